@@ -16,6 +16,7 @@ mod table;
 
 use std::future::Future;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -27,11 +28,16 @@ use report::{ErrorReport, Exit, MessageFormat};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// How long the end of a command waits for its Kafka clients.
+const CLIENTS_END: Duration = Duration::from_secs(5);
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let exit = dispatch(&arguments).unwrap_or_else(|report| {
         report.print(arguments.output, MessageFormat::of(arguments.log_format))
     });
+    // A Kafka client that still runs when the process exits can crash it.
+    tidegate_log::kafka::wait_until_closed(CLIENTS_END);
     exit.into()
 }
 

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_wrote_does_nothing_to_the_terminal() {
+    fn foreign_text_does_nothing_to_the_terminal() {
         let shown = grid(&["type"], vec![vec!["a\u{1b}[31mb\u{7}\u{9b}".to_owned()]]);
         assert!(shown.contains("a\\u{1b}[31mb\\u{7}\\u{9b}"), "{shown}");
         assert!(!shown.contains('\u{1b}'));

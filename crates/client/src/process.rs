@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_listens_everywhere_is_reached_on_loopback() {
+    fn a_server_that_listens_everywhere_is_reached_on_loopback() {
         for (listen, expect) in [
             ("127.0.0.1:8080", "127.0.0.1:8080"),
             ("0.0.0.0:8080", "127.0.0.1:8080"),

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_says_keeps_its_code_and_its_words() {
+    fn an_answer_of_a_process_keeps_its_code_and_its_words() {
         let target = ProcessClient::new("http://127.0.0.1:9", None);
         let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
         for (code, cause, expected) in [

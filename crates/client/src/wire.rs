@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn impossible_values_are_refused() {
         let read = |json: &str| {
             let wire: NewRecord = serde_json::from_str(json).unwrap();
             wire.into_append(Topic::new("t").unwrap(), EventId::from_u128(1))

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_the_same() {
+    fn written_units_read_the_same() {
         for ms in [0, 1, 999, 1_000, 61_001, 86_400_000, 604_800_000] {
             let span = Duration::from_millis(ms);
             assert_eq!(parse_duration(&format_duration(span)), Some(span));

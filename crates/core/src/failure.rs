@@ -120,14 +120,6 @@ const fn is_code(text: &[u8]) -> bool {
     !at_word_start
 }
 
-/// One failure of one attempt.
-///
-/// ```
-/// use tidegate_core::{Code, Failure, FailureClass};
-/// let failure = Failure::transient(Code::from_static("timeout.connect"), "no answer in 5 s");
-/// assert_eq!(failure.class, FailureClass::Transient);
-/// assert_eq!(failure.to_string(), "timeout.connect: no answer in 5 s");
-/// ```
 /// Which codes a configuration means: `timeout.connect`, or `timeout.*` for all below `timeout`.
 ///
 /// Any other text, such as a Java class name in a configuration from elsewhere, matches only

@@ -37,7 +37,7 @@ mod workers;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Condvar, PoisonError, mpsc};
 use std::time::Duration;
 
 use rdkafka::error::KafkaError;
@@ -190,7 +190,11 @@ impl KafkaLog {
         probe::probe(&config, &env.clock, &workers).await?;
         let readers = Arc::new(KafkaReaders::new(config.clone(), Arc::clone(&env.clock)));
         let (end, ended) = mpsc::channel();
-        let task = Box::pin(async move { end_clients(&ended) });
+        let open = OpenClients::new();
+        let task = Box::pin(async move {
+            end_clients(&ended);
+            drop(open);
+        });
         drop(env.spawn.spawn_thread("kafka-end", task));
         let inner = KafkaInner {
             catalog: Arc::new(KafkaCatalog::new(&config)?),
@@ -294,6 +298,37 @@ impl KafkaInner {
         let mut entropy = self.entropy.lock();
         format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64())
     }
+}
+
+/// Logs of this process whose clients have not ended.
+static OPEN: (std::sync::Mutex<usize>, Condvar) = (std::sync::Mutex::new(0), Condvar::new());
+
+/// Counts in [`OPEN`] for as long as it lives.
+struct OpenClients;
+
+impl OpenClients {
+    fn new() -> Self {
+        *OPEN.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for OpenClients {
+    fn drop(&mut self) {
+        *OPEN.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        OPEN.1.notify_all();
+    }
+}
+
+/// Waits at most so long until the clients of every dropped log have ended, and says whether they have.
+///
+/// A program calls it last. TLS cleans up when a process exits, and a client that still runs then
+/// crashes it. It blocks, and calling it twice does no harm.
+pub fn wait_until_closed(limit: Duration) -> bool {
+    let open = OPEN.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let waited = OPEN.1.wait_timeout_while(open, limit, |open| *open > 0);
+    let (open, _) = waited.unwrap_or_else(PoisonError::into_inner);
+    *open == 0
 }
 
 /// All clients of a log.

@@ -278,13 +278,16 @@ impl LoggerConfigBuilder {
         value: i64,
         least: i64,
     ) -> T {
+        self.problems.remove(key);
+        let read = T::try_from(value);
         if value < least {
             let message = format!("is {value}, and must be at least {least}");
             self.problems.insert(key, message);
-        } else {
-            self.problems.remove(key);
+        } else if read.is_err() {
+            let message = format!("is {value}, which is too large for this machine");
+            self.problems.insert(key, message);
         }
-        T::try_from(value).unwrap_or_default()
+        read.unwrap_or_default()
     }
 
     fn ms(&mut self, key: &'static str, value: i64, least: i64) -> Duration {

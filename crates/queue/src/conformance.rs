@@ -254,9 +254,9 @@ macro_rules! queue_conformance {
             q04_an_abandoned_event_comes_back_before_newer_ones,
             q04_a_large_abandoned_batch_comes_back_in_parts,
             q05_a_renewed_lease_is_kept,
-            q08_what_is_rolled_back_was_never_published,
+            q08_rolled_back_events_were_never_published,
             q08_many_that_are_rolled_back_were_never_published,
-            q08_what_is_committed_is_published,
+            q08_committed_events_are_published,
             q10_a_retry_waits_for_its_time_and_not_for_the_lease,
             a_late_commit_is_not_passed_over,
             many_events_are_published_at_once,
@@ -268,7 +268,7 @@ macro_rules! queue_conformance {
             q06_finalizing_moves_an_event_to_the_log,
             q06_finalizing_twice_gives_one_row,
             q06_an_unknown_number_is_an_error,
-            q07_what_left_its_batch_is_not_settled_by_it_again,
+            q07_an_event_that_left_its_batch_is_not_settled_by_it_again,
             a04_q07_a_stale_claim_settles_nothing,
             q07_a_stale_claim_renews_and_records_nothing,
             q09_handler_states_are_kept_and_cleaned_up,
@@ -305,7 +305,7 @@ macro_rules! queue_conformance {
             retention_never_passes_a_projection,
             a_turn_has_one_owner_at_a_time,
             handlers_are_registered_and_unregistered,
-            what_waited_for_an_unregistered_handler_is_brought_to_its_end,
+            events_that_waited_for_an_unregistered_handler_are_brought_to_their_end,
             q19_positions_have_no_holes,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, dispatchers, [
@@ -332,8 +332,8 @@ macro_rules! queue_conformance {
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, abandoned, [
             q11_an_event_that_kills_its_process_is_ended,
             an_event_that_kills_its_process_holds_nobody_up,
-            what_was_abandoned_twice_is_handed_out_one_at_a_time,
-            what_was_given_back_or_never_heard_of_is_not_abandoned,
+            events_abandoned_twice_are_handed_out_one_at_a_time,
+            an_event_given_back_or_unknown_is_not_abandoned,
             a_row_that_was_abandoned_twice_is_a_suspect_until_somebody_answers,
             a_suspect_that_has_waited_for_long_comes_first_and_alone,
         ]);
@@ -342,10 +342,10 @@ macro_rules! queue_conformance {
             a_handler_that_is_unregistered_while_it_fails_did_not_succeed,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, keys, [
-            what_is_given_back_keeps_the_order_of_its_key,
-            what_is_given_back_waits_for_whoever_is_at_work_on_its_key,
-            what_was_canceled_unclaimed_comes_back_behind_the_earlier_ones,
-            what_waits_behind_an_event_that_nobody_wants_is_counted,
+            an_event_given_back_keeps_the_order_of_its_key,
+            an_event_given_back_waits_for_the_one_at_work_on_its_key,
+            an_event_canceled_unclaimed_comes_back_behind_the_earlier_ones,
+            events_behind_one_that_nobody_wants_are_counted,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, limits, [
             a_header_with_a_zero_byte_is_refused,
@@ -366,12 +366,12 @@ macro_rules! queue_conformance {
             a_rebuild_is_touched_only_by_whoever_has_its_turn,
             a_projection_that_was_forgotten_is_built_anew,
             a_step_from_another_position_comes_to_nothing,
-            what_is_removed_while_a_rebuild_waits_is_not_lost,
+            events_removed_while_a_rebuild_waits_are_not_lost,
             a_request_is_served_only_from_a_log_that_is_whole,
             a_request_is_written_down_for_everybody_who_asks,
             a_swap_takes_its_marks_away,
             a_rebuild_that_failed_leaves_nothing_behind,
-            what_is_left_of_a_rebuild_that_nobody_makes_is_dropped,
+            tables_of_a_rebuild_that_nobody_makes_are_dropped,
             a_projection_that_was_forgotten_and_is_rebuilt_by_hand_is_whole_again,
             a_request_beside_a_forgetting_leaves_nothing_behind,
         ]);

@@ -172,15 +172,21 @@ fn block(number: i64) -> String {
     format!("({number},0)")
 }
 
-/// A sum of ids, from four sums of 32 bits each, which carry into one another.
+/// A sum of ids, from its four columns.
 fn summed(row: &PgRow) -> Result<Uuid, sqlx::Error> {
-    let mut id_sum = 0_u128;
-    for column in 4..8 {
-        let part: i64 = row.try_get(column)?;
-        let part = u128::try_from(part).unwrap_or(0);
-        id_sum = (id_sum << 32).wrapping_add(part);
+    let mut parts = [0_i64; 4];
+    for (part, column) in parts.iter_mut().zip(4..) {
+        *part = row.try_get(column)?;
     }
-    Ok(Uuid::from_u128(id_sum))
+    Ok(Uuid::from_u128(carried(parts)))
+}
+
+/// Puts four sums of 32 bits each together, the highest first; they carry into one another.
+fn carried(parts: [i64; 4]) -> u128 {
+    let parts = parts.map(|part| u128::try_from(part).unwrap_or(0));
+    parts
+        .into_iter()
+        .fold(0, |sum, part| (sum << 32).wrapping_add(part))
 }
 
 /// The books of `component`, as the transaction of `connection` sees them. They are read a page at a
@@ -343,6 +349,14 @@ mod tests {
         assert_eq!(of(BLOCKS + 1), [0, BLOCKS]);
         assert_eq!(of(BLOCKS * 3), [0, BLOCKS, BLOCKS * 2]);
         assert_eq!(block(512), "(512,0)");
+    }
+
+    #[test]
+    fn sums_of_parts_carry_into_one_another() {
+        assert_eq!(carried([0, 0, 0, 7]), 7);
+        assert_eq!(carried([1, 2, 3, 4]), 1 << 96 | 2 << 64 | 3 << 32 | 4);
+        assert_eq!(carried([0, 0, 1, 1 << 32]), 2 << 32);
+        assert_eq!(carried([u32::MAX.into(), 0, 0, 0]) >> 96, 0xffff_ffff);
     }
 
     #[test]

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_bad_or_is_no_event_is_not_stored() {
+    fn bad_events_are_not_stored() {
         let stored = Stored::new();
         assert!(matches!(
             put(&stored, "please REJECT", 1),

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_nothing_does_not_count() {
+    fn a_name_that_tests_nothing_does_not_count() {
         let output = format!(
             "running 6 tests\ntest child::child_process_entry ... ok\n\
              test room::child_process_entry::full ... ok\n\

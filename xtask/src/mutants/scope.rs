@@ -87,12 +87,20 @@ pub(crate) const SCOPES: &[Scope] = &[
             "dispatch/state/handler_results.rs",
             "dispatch/claimer.rs",
             "dispatch/ready.rs",
+            "sql/claim.rs",
         ],
         stages: &[LIBRARY, ACCEPTANCE],
     },
     Scope {
         package: "tidegate-queue",
-        files: &["dispatch/settler.rs", "sql/sqlite.rs", "sql/sqlite/*.rs"],
+        files: &[
+            "dispatch/settler.rs",
+            "sql/settle.rs",
+            "sql/maintain.rs",
+            "sql/projection.rs",
+            "sql/sqlite.rs",
+            "sql/sqlite/*.rs",
+        ],
         stages: &[ACCEPTANCE],
     },
     Scope {

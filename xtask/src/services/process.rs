@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_is_found_and_ended() {
+    fn a_started_server_is_found_and_ended() {
         let home = home("start-stop");
         let launch = Launch {
             program: find_program("sleep").unwrap(),

@@ -15,7 +15,7 @@ fn audit(dir: &Path) -> Ran {
 }
 
 #[test]
-fn what_a_logger_left_behind_is_all_there() {
+fn events_that_a_logger_left_behind_are_all_there() {
     let dir = tempfile::tempdir().unwrap();
     spilled(dir.path(), 120);
     let ran = audit(dir.path());

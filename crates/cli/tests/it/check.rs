@@ -167,7 +167,7 @@ fn a_configuration_may_come_from_a_pipe() {
 }
 
 #[test]
-fn what_never_ends_is_too_large() {
+fn a_body_that_never_ends_is_too_large() {
     let ran = run(&["check", "/dev/zero", "-o", "json"]);
     assert_eq!(ran.code, Some(1));
     let message = ran.json()["error"]["message"].as_str().unwrap().to_owned();

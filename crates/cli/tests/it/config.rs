@@ -35,7 +35,7 @@ fn it_shows_where_each_value_comes_from() {
 }
 
 #[test]
-fn what_it_shows_can_be_loaded_again() {
+fn the_shown_file_can_be_loaded_again() {
     let dir = tempfile::tempdir().unwrap();
     let shown = run_in(dir.path(), &["config", "show"]).stdout;
     std::fs::write(dir.path().join("tidegate.yaml"), &shown).unwrap();

@@ -54,7 +54,7 @@ pub(crate) fn read_all(dir: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn what_is_sent_line_by_line_comes_out_of_the_tail() {
+fn lines_that_are_sent_come_out_of_the_tail() {
     let dir = configured(CONFIG);
     let input = "one\n\nthree with é\nlast without an end";
     let ran = run_with_input(dir.path(), &["send", "orders", "-o", "json"], input);
@@ -276,7 +276,7 @@ fn a_directory_that_another_command_holds_is_waited_for_and_then_refused() {
 }
 
 #[test]
-fn what_is_not_there_is_named_and_nothing_is_made() {
+fn a_missing_database_is_named_and_nothing_is_made() {
     let dir = configured(CONFIG);
     let json = |arguments: &[&str]| {
         let mut all = arguments.to_vec();

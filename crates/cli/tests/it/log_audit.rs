@@ -229,7 +229,7 @@ fn an_event_is_found_where_it_lies() {
 /// A log that lost two records with a part of its journal: nothing tells their ids, and their
 /// offsets tell that they were there.
 #[test]
-fn what_was_lost_with_the_journal_is_missing_until_it_is_repaired() {
+fn events_lost_with_the_journal_are_missing_until_the_repair() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../log/tests/fixtures/log-v1b");
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");

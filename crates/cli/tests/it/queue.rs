@@ -269,7 +269,7 @@ fn a_line_that_is_no_utf8_is_refused_and_never_changed() {
 }
 
 #[test]
-fn what_was_canceled_is_given_back_and_refusals_are_told_one_by_one() {
+fn canceled_events_are_given_back_and_refusals_are_told_one_by_one() {
     let dir = migrated();
     let dir = dir.path();
     run_with_input(dir, &["queue", "publish", "A"], "1\n2\n3\n");

@@ -179,7 +179,7 @@ fn said(result: HandlerResult, error: Option<&str>) -> HandlerState {
 }
 
 /// Books and tables agree wherever events are, while somebody has the database open.
-fn what_is_in_the_tables_is_all_there(tables: &Tables) {
+fn every_event_in_the_tables_is_shown(tables: &Tables) {
     let nothing = tables.sound();
     assert_eq!(nothing["books"]["accepted"], 0);
     tables.publish(6);
@@ -390,7 +390,7 @@ fn an_audit_beside_the_work_misses_nothing(tables: &Tables) {
 #[test]
 fn on_sqlite_what_is_in_the_tables_is_all_there() {
     let dir = tempfile::tempdir().unwrap();
-    what_is_in_the_tables_is_all_there(&Tables::on_sqlite(dir.path()));
+    every_event_in_the_tables_is_shown(&Tables::on_sqlite(dir.path()));
 }
 
 #[test]
@@ -499,8 +499,8 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
-    fn what_is_in_the_tables_is_all_there() {
-        with(super::what_is_in_the_tables_is_all_there);
+    fn every_event_in_the_tables_is_shown() {
+        with(super::every_event_in_the_tables_is_shown);
     }
 
     #[test]

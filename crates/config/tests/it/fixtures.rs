@@ -21,7 +21,7 @@ fn the_documents_files_have_no_problems() {
 }
 
 #[test]
-fn what_the_full_samples_leave_is_a_word_about_java() {
+fn the_full_samples_warn_only_about_java() {
     insta::assert_snapshot!(of(EVENTLOG).warnings.to_string(), @"tidegate.yaml:16:5: eventlog.async.virtual-threads: is read and has no effect: it chooses between kinds of Java threads, and there are none here");
     insta::assert_snapshot!(of(EVENTBUS).warnings.to_string(), @r#"
     tidegate.yaml:38:13: eventbus.bindings.orders.retry.retryable-exceptions[0]: is the Java class `java.net.SocketTimeoutException`, which nothing here raises (it resembles `timeout.read`)

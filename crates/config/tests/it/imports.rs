@@ -83,7 +83,7 @@ fn a_problem_names_the_file_it_is_in() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_said_where_it_stands() {
+fn an_import_that_cannot_be_followed_is_named_where_it_stands() {
     let loaded = of(
         "imports:\n  - none.d/*\n  - missing\n  - ba**\n  - loop-a\n  - ${NOT_SET}\n  - tidegate.yaml\n",
         &[

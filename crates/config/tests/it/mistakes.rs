@@ -128,7 +128,7 @@ outbox: {batch-sizes: 5}
 }
 
 #[test]
-fn what_cannot_be_parsed_is_one_problem_with_a_position() {
+fn a_text_that_cannot_be_parsed_is_one_problem_with_a_position() {
     let texts = [
         "a: [1, 2\nb: 3\n",
         "server:\n\tlisten: x\n",

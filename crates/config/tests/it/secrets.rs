@@ -198,7 +198,7 @@ fn an_address_without_a_password_is_shown() {
 }
 
 #[test]
-fn what_stands_for_a_secret_is_none() {
+fn a_mask_is_no_secret() {
     let text = "server: {token: '***'}\nstore: {url: 'postgres://me:***@db/x'}\n";
     insta::assert_snapshot!(with(text, &[]).problems.to_string(), @r#"
     tidegate.yaml:1:17: server.token: holds `***`, which stands for a secret and is none (`config show` prints it so; write the secret itself, or `${NAME}`)

@@ -79,7 +79,7 @@ struct FussyTier {
 }
 
 #[test]
-fn what_a_type_does_not_take_is_a_problem_in_the_file() {
+fn a_value_that_a_type_does_not_take_is_a_problem_in_the_file() {
     let text = "eventbus:\n  bindings:\n    a:\n      topic: t\n      group-id: g\n      retry:\n        \
                 tiers:\n          - maxAttempts: 300\n";
     let problem = of(text)

@@ -19,7 +19,7 @@ fn assert_round_trip(config: &Config) {
 }
 
 #[test]
-fn what_is_shown_loads_to_the_same() {
+fn the_shown_configuration_loads_to_the_same() {
     for text in fixtures::ALL {
         assert_round_trip(&of(text).config);
     }

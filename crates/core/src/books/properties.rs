@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_balanced_books(lives in lives()) {
+    fn forgetting_leaves_balanced_books(lives in lives()) {
         let mut books = together(&play(&lives).0);
         let in_flight = books.in_place(&Place::InFlight);
         prop_assert_eq!(books.forget(&Place::InFlight), in_flight);

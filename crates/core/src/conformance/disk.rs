@@ -16,7 +16,7 @@ fn content(disk: &dyn Disk, path: &Path) -> Vec<u8> {
 }
 
 /// Appended and written bytes read back, before and after a sync and a reopening.
-pub fn what_is_written_reads_back(disk: &dyn Disk, dir: &Path) {
+pub fn written_values_read_back(disk: &dyn Disk, dir: &Path) {
     let path = dir.join("file");
     let mut file = create(disk, &path);
     assert!(file.is_empty().unwrap());
@@ -227,7 +227,7 @@ macro_rules! disk_conformance {
             $run,
             $crate::conformance::disk,
             [
-                what_is_written_reads_back,
+                written_values_read_back,
                 two_handles_append_at_the_one_end,
                 a_read_past_the_end_gives_what_there_is,
                 a_gap_reads_as_zeros,

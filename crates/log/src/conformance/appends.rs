@@ -24,7 +24,7 @@ pub async fn t01_records_lie_in_the_order_of_their_appends(scene: Scene) {
 }
 
 /// Appended records are there after a restart, with offsets that go on.
-pub async fn t02_what_was_appended_is_there_after_a_restart(scene: Scene) {
+pub async fn t02_appended_records_are_there_after_a_restart(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let before = scene.append(&at, &["a", "b"]).await;
     let scene = scene.reopened().await;

@@ -100,7 +100,7 @@ pub async fn a_refused_commit_posts_nothing(scene: Scene) {
 /// A commit that is called before an earlier one of its partition is known to have failed is refused
 /// too: its offset would pass what the earlier one was to post. Other partitions go on, and so does this
 /// one once the failure was told.
-pub async fn t23_what_follows_a_failed_commit_is_refused_too(scene: Scene) {
+pub async fn t23_commits_behind_a_failed_one_are_refused_too(scene: Scene) {
     let (group, member, all, events) = set_out(&scene).await;
     let topic = &all[0].topic;
     let (at, events) = (&all[0], &events);
@@ -223,7 +223,7 @@ pub async fn a_failure_that_was_not_told_holds_up_its_partitions(scene: Scene) {
 
 /// Of a call that was dropped nobody is told how it ended. If it was not done, the next commit of each of
 /// its partitions is refused, which tells of it; the one after that goes on from what is committed.
-pub async fn what_became_of_a_dropped_commit_is_told_by_the_next_one(scene: Scene) {
+pub async fn the_outcome_of_a_dropped_commit_is_told_by_the_next_one(scene: Scene) {
     let (group, member, all, events) = set_out(&scene).await;
     let topic = &all[0].topic;
     let call = |number: usize, from: usize, to: usize| {
@@ -296,7 +296,7 @@ pub async fn a_commit_behind_a_failed_one_holds_up_its_other_partitions(scene: S
 
 /// Records that a commit passes without a posting are missed, and named where it is one; nobody's books
 /// begin anew behind them. A commit that passes no record keeps the books as they are.
-pub async fn what_is_passed_without_a_posting_is_missed(scene: Scene) {
+pub async fn records_passed_without_a_posting_are_missing(scene: Scene) {
     let (group, member, all, events) = set_out(&scene).await;
     let (at, events) = (&all[0], &events[0]);
     let topic = &at.topic;
@@ -347,7 +347,7 @@ pub async fn a_zombie_posts_nothing(scene: Scene) {
 /// A group that starts behind the last record never had those before it: they are not in its books,
 /// neither as settled nor as queued. Where it began is remembered, so that nothing that comes later
 /// is skipped.
-pub async fn what_lies_before_the_start_of_a_group_is_not_in_its_books(scene: Scene) {
+pub async fn records_before_the_start_of_a_group_are_not_in_its_books(scene: Scene) {
     let topic = scene.topic(2).await;
     let all = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));
     let group = scene.group();

@@ -100,7 +100,7 @@ pub async fn a_commit_before_letting_go_counts(scene: Scene) {
 }
 
 /// A member that let a partition go commits nothing of it any more, under whatever fence.
-pub async fn whoever_let_go_commits_nothing(scene: Scene) {
+pub async fn a_member_that_let_go_commits_nothing(scene: Scene) {
     let topic = scene.topic(2).await;
     let group = scene.group();
     let all = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));
@@ -136,7 +136,7 @@ pub async fn whoever_let_go_commits_nothing(scene: Scene) {
 
 /// A partition that is asked for and not let go moves on when the time is up. The member that kept it
 /// is told, and commits nothing.
-pub async fn what_is_not_let_go_in_time_moves_on(scene: Scene) {
+pub async fn a_partition_that_is_not_let_go_in_time_moves_on(scene: Scene) {
     let topic = scene.topic(2).await;
     let group = scene.group();
     let all = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));

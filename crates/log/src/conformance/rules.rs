@@ -9,7 +9,7 @@ macro_rules! with_log_rules {
             [$($args)*]
             appends:
                 t01_records_lie_in_the_order_of_their_appends,
-                t02_what_was_appended_is_there_after_a_restart,
+                t02_appended_records_are_there_after_a_restart,
                 appends_of_many_tasks_are_all_there_once,
                 an_explicit_partition_is_kept,
                 t03_a_key_decides_about_the_partition,
@@ -62,8 +62,8 @@ macro_rules! with_log_rules {
                 t10_members_share_the_partitions,
                 t12_records_in_flight_are_handed_out_again_after_a_rebalance,
                 a_commit_before_letting_go_counts,
-                whoever_let_go_commits_nothing,
-                what_is_not_let_go_in_time_moves_on,
+                a_member_that_let_go_commits_nothing,
+                a_partition_that_is_not_let_go_in_time_moves_on,
                 a_commit_after_the_time_is_up_is_refused,
                 nothing_more_comes_of_what_is_asked_for,
                 the_partitions_of_a_dropped_session_move_on,
@@ -90,13 +90,13 @@ macro_rules! with_log_rules {
                 t26_postings_are_booked_with_their_commit,
                 the_next_owner_goes_on_with_the_books,
                 a_refused_commit_posts_nothing,
-                t23_what_follows_a_failed_commit_is_refused_too,
+                t23_commits_behind_a_failed_one_are_refused_too,
                 a_failure_that_was_not_told_holds_up_its_partitions,
-                what_became_of_a_dropped_commit_is_told_by_the_next_one,
+                the_outcome_of_a_dropped_commit_is_told_by_the_next_one,
                 a_commit_behind_a_failed_one_holds_up_its_other_partitions,
-                what_is_passed_without_a_posting_is_missed,
+                records_passed_without_a_posting_are_missing,
                 a_zombie_posts_nothing,
-                what_lies_before_the_start_of_a_group_is_not_in_its_books;
+                records_before_the_start_of_a_group_are_not_in_its_books;
             fences:
                 t21_a_zombie_commits_nothing,
                 a_zombie_is_told;

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_settled_is_held_against_the_topic() {
+    fn settled_events_are_compared_with_the_topic() {
         let named = || ("g@t".to_owned(), ComponentKind::Group);
         let fine = compare(named(), &[counted(0, 5, 5)], &[waits(0, 10)]);
         assert_eq!((fine.unaccounted, fine.unverifiable), (0, 0));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_settled_before_the_books_began_is_counted_and_unverifiable() {
+    fn events_settled_before_the_books_began_are_counted_and_unverifiable() {
         let mut counted = counted(0, 5, 5);
         counted.books.as_mut().unwrap().earlier = 3;
         let named = ("g@t".to_owned(), ComponentKind::Group);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_has_not_committed_yet_waits_for_it() {
+    fn records_not_committed_yet_wait_for_their_group() {
         let named = ("g@t".to_owned(), ComponentKind::Group);
         // Three partitions, of which the group has committed something of the first.
         let three = [waits(0, 10), waits(1, 0), waits(2, 4)];
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_compaction_removed_is_unverifiable() {
+    fn records_removed_by_compaction_are_unverifiable() {
         let named = || ("g@t".to_owned(), ComponentKind::Group);
         for (in_topic, unaccounted, unverifiable) in [(3, 0, 5), (5, 0, 0), (6, 1, 0)] {
             let counted = PartitionRecount {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_broker_removed_is_unverifiable() {
+    fn records_removed_by_the_broker_are_unverifiable() {
         let named = ("g@t".to_owned(), ComponentKind::Group);
         let found = compare(named, &[counted(7, 0, 5)], &[waits(0, 10)]);
         assert_eq!((found.unaccounted, found.unverifiable), (0, 5));

@@ -137,7 +137,7 @@ mod tests {
     use tidegate_core::books::postings;
 
     #[test]
-    fn what_is_written_is_read_back_and_fits_a_broker() {
+    fn books_are_read_back_as_written_and_fit_a_broker() {
         let mut books = GroupBooks {
             base: Offset(i64::MAX),
             count: u64::MAX,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_the_callers_whole() {
+    fn metadata_of_others_is_the_callers_whole() {
         let long = "t1;1;2;00000000000000000000000000000007";
         for text in [
             "",

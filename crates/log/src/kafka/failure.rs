@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_error_means() {
+    fn every_client_error_has_its_meaning() {
         let topic = Topic::new("orders").unwrap();
         let of = |error: KafkaError| of_question("a read", "b:1", Some(&topic), &error).code();
         for (error, code) in [

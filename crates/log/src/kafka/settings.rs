@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_carries_a_promise_is_refused_by_name() {
+    fn settings_that_carry_a_promise_are_refused_by_name() {
         for name in ["acks", "isolation.level", "enable.auto.commit", "group.id"] {
             let set = BTreeMap::from([(name.to_owned(), "1".to_owned())]);
             let error = check(&set).unwrap_err().to_string();

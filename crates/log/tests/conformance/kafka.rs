@@ -210,7 +210,7 @@ mod guarded {
         some! {
             appends:
                 t01_records_lie_in_the_order_of_their_appends,
-                t02_what_was_appended_is_there_after_a_restart,
+                t02_appended_records_are_there_after_a_restart,
                 a_value_of_one_mebibyte_comes_back_whole;
             groups: t11_the_next_owner_goes_on_at_the_committed_offset;
             rebalances: t10_members_share_the_partitions;

@@ -185,7 +185,7 @@ fn a_closed_log_ends_its_sessions_and_answers_closed() {
 }
 
 #[test]
-fn what_was_called_behind_a_commit_whose_request_is_lost_is_refused() {
+fn commits_behind_one_whose_request_is_lost_are_refused() {
     for seed in 0..20 {
         let mut sim = Sim::new(seed);
         let node = sim.node("a");

@@ -80,7 +80,7 @@ async fn many_writers_share_the_journal_and_all_records_are_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_for_records_is_woken_by_them_and_by_the_end() {
+async fn a_poll_is_woken_by_records_and_by_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let storage = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
     storage
@@ -297,7 +297,7 @@ async fn a_partition_that_cannot_be_read_does_not_starve_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_removes_the_lock_file_does_not_get_the_directory() {
+async fn removing_the_lock_file_does_not_free_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let storage = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
     std::fs::remove_file(dir.path().join("lock")).unwrap();

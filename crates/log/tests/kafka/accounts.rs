@@ -100,7 +100,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn what_the_broker_removed_is_not_verifiable_and_the_next_owner_begins_anew() {
+    fn records_removed_by_the_broker_are_not_verifiable_and_the_next_owner_begins_anew() {
         run(async {
             let log = log().await;
             let at = TopicPartition::new(topic(&log, 1).await, 0);

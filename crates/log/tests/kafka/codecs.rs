@@ -17,7 +17,7 @@ mod needs_kafka {
                 .args(["-t", at.topic.as_str(), "-p", "0"])
                 // All of it is in the client's queue before it begins, so that there is something to
                 // compress: it sends as it is what does not become smaller.
-                .args(["-X", "linger.ms=100"])
+                .args(["-X", "linger.ms=1000"])
                 .stdin(Stdio::piped())
                 .spawn()
                 .unwrap();

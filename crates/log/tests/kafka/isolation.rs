@@ -71,7 +71,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn t42_what_is_open_is_not_read_and_what_was_aborted_never_is() {
+    fn t42_open_transactions_are_not_read_and_aborted_ones_never_are() {
         run(async {
             let log = log().await;
             let at = TopicPartition::new(topic(&log, 1).await, 0);

@@ -177,7 +177,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn t21_whoever_lets_go_while_its_records_are_delivered_commits_nothing() {
+    fn t21_a_member_that_lets_go_while_its_records_are_delivered_commits_nothing() {
         run(async {
             let line = line();
             let mut config = config(&line.servers());

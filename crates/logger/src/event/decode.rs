@@ -95,14 +95,14 @@ impl Event {
             "applicationId" => self.application_id = text(name, value)?,
             "correlationId" => self.correlation_id = text(name, value)?,
             "processName" => self.process_name = text(name, value)?,
-            "processStatus" => self.process_status = read(name, PROCESS_STATUS, value)?,
+            "processStatus" => self.process_status = word(name, PROCESS_STATUS, value)?,
             "step" => self.step = text(name, value)?,
             "details" => self.details = text(name, value)?,
             "targetSystem" => self.target_system = text(name, value)?,
             "originatingSystem" => self.originating_system = text(name, value)?,
             "timestamp" => self.timestamp = timestamp(name, value)?,
             "userId" => self.user_id = text(name, value)?,
-            "eventStatus" => self.event_status = read(name, EVENT_STATUS, value)?,
+            "eventStatus" => self.event_status = word(name, EVENT_STATUS, value)?,
             "traceId" => self.extras_mut().trace_id = text(name, value)?,
             "spanId" => self.extras_mut().span_id = text(name, value)?,
             "parentSpanId" => self.extras_mut().parent_span_id = text(name, value)?,
@@ -166,6 +166,18 @@ fn timestamp(field: &str, value: &RawValue) -> Result<Option<Timestamp>, DecodeE
     let text: Option<String> = read(field, EXPECTED, value)?;
     let parsed = text.map(|text| text.parse()).transpose();
     parsed.map_err(|_| wrong(field, EXPECTED, value))
+}
+
+/// A value of an enum, which serde would also take from an object of one member.
+fn word<'a, T: Deserialize<'a>>(
+    field: &str,
+    expected: &'static str,
+    value: &'a RawValue,
+) -> Result<Option<T>, DecodeError> {
+    if value.get().starts_with('{') {
+        return Err(wrong(field, expected, value));
+    }
+    read(field, expected, value)
 }
 
 fn read<'a, T: Deserialize<'a>>(

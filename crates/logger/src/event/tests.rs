@@ -268,6 +268,10 @@ fn decode_errors_name_the_field_and_its_expected_type() {
             "`processStatus` is \"BEGUN\", and must be PROCESS_START, STEP, PROCESS_END or ERROR",
         ),
         (
+            b"{\"eventStatus\":{\"SUCCESS\":null}}",
+            "`eventStatus` is {\"SUCCESS\":null}, and must be SUCCESS, FAILURE, IN_PROGRESS, SKIPPED or WARNING",
+        ),
+        (
             b"{\"timestamp\":\"2026-06-01T10:15:30\"}",
             "`timestamp` is \"2026-06-01T10:15:30\", and must be a time in ISO-8601 with an offset or `Z`",
         ),

@@ -1,6 +1,6 @@
 //! Events on their way through queue, spill queue and spill buffer, while the logger is stopped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
@@ -414,6 +414,23 @@ fn an_event_is_in_one_place_when_a_logger_that_waits_for_room_is_stopped_at_any_
 #[test]
 fn an_event_is_in_one_place_when_a_logger_that_drops_is_stopped_at_any_moment() {
     play_scene(60_000, OnFull::DropNewest, true, true);
+}
+
+#[test]
+fn the_spill_queue_takes_no_more_than_its_limit() {
+    play(1, || {
+        let (scene, _losses) = Scene::new(OnFull::DropNewest, false, false);
+        let (events, _outcomes) = scene.accept(5);
+        let mut events = VecDeque::from(events);
+        let reason = &reason::CIRCUIT_OPEN;
+        scene.engine.spill_up_to(3, &mut events, reason);
+        assert_eq!((scene.engine.state().spill_depth(), events.len()), (3, 2));
+        scene.engine.spill_up_to(3, &mut events, reason);
+        assert_eq!(events.len(), 2, "it is full");
+        scene.engine.state().phase = LoggerPhase::Stopping;
+        scene.engine.spill_up_to(3, &mut events, reason);
+        assert_eq!(events.len(), 0, "a stop leaves nobody with events");
+    });
 }
 
 #[test]

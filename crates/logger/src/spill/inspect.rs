@@ -43,13 +43,17 @@ pub enum Role {
 impl Role {
     /// The role of a file with this name; none for one that holds no events.
     pub(super) fn of(name: &str) -> Option<Self> {
-        let is_kept = |first, kind| name == first || number_of(name, kind).is_some();
+        // An operator may have renamed a kept file: its events count all the same.
+        let is_kept = |first: &str, stem: &str| {
+            let rest = name.strip_prefix(stem);
+            name == first || rest.is_some_and(|rest| rest.starts_with('-'))
+        };
         match name {
             ACTIVE => Some(Self::Active),
             REPLAY => Some(Self::Replay),
             _ if number_of(name, SEALED).is_some() => Some(Self::Sealed),
-            _ if is_kept(CORRUPT, "corrupt") => Some(Self::Corrupt),
-            _ if is_kept(REJECTED, "rejected") => Some(Self::Rejected),
+            _ if is_kept(CORRUPT, "eventlog-spillover.corrupt") => Some(Self::Corrupt),
+            _ if is_kept(REJECTED, "eventlog-spillover.rejected") => Some(Self::Rejected),
             _ => None,
         }
     }
@@ -359,8 +363,9 @@ mod tests {
             (numbered(CORRUPT, "-2.jsonl"), Some(Role::Corrupt)),
             (REJECTED.to_owned(), Some(Role::Rejected)),
             (numbered(REJECTED, "-17.jsonl"), Some(Role::Rejected)),
-            (numbered(REJECTED, "-x.jsonl"), None),
-            (numbered(CORRUPT, "-2.txt"), None),
+            (numbered(REJECTED, "-june.jsonl"), Some(Role::Rejected)),
+            (numbered(CORRUPT, "-2.txt"), Some(Role::Corrupt)),
+            (numbered(CORRUPT, "ed.jsonl"), None),
             (BOOKS.to_owned(), None),
         ] {
             assert_eq!(Role::of(&name), role, "{name}");

@@ -51,6 +51,22 @@ fn a01_a_torn_line_does_not_stand_for_a_rejected_event_that_is_missing() {
     assert_eq!(recount.missing[0].id, id);
 }
 
+#[test]
+fn a09_rejected_events_are_found_in_a_file_that_an_operator_renamed() {
+    let mut world = World::scripted(1, |_, _| Script::status(400));
+    world.start(spilling());
+    world.log([0]);
+    world.wait(MINUTE, "it is refused", |logger| {
+        logger.account().dead_lettered == 1
+    });
+    world.shut_down();
+    let lines = world.content(REJECTED);
+    world.put(REJECTED, b"");
+    assert_eq!(world.recount().unaccounted(), 1);
+    world.put("eventlog-spillover.rejected-2026-06-01.jsonl", &lines);
+    assert_eq!(world.recount().unaccounted(), 0);
+}
+
 /// A snapshot with twenty events and an active file with nineteen, and no process.
 fn snapshot_and_active() -> World {
     let mut world = World::down(1);
@@ -307,6 +323,8 @@ fn a09_find_tells_sent_waiting_and_unreadable_lines_of_a_snapshot_apart() {
     damage(&world, REPLAY, &text);
     for (number, id) in ids.into_iter().enumerate() {
         let found = find(&world.disk(), dir(), id).unwrap();
+        assert_eq!(found[0].details["file"], REPLAY, "{found:?}");
+        assert!(!found[0].details.contains_key("code"), "{found:?}");
         let places: Vec<Place> = found.into_iter().map(|seen| seen.place).collect();
         let expect = match number {
             _ if number == unreadable => Place::DeadLettered,

@@ -152,7 +152,7 @@ fn counts(events: &[ClaimedEvent]) -> Vec<(i64, u32)> {
 /// A batch that was abandoned twice is handed out one event at a time, to those who ask for poison
 /// candidates. Only then does a lease that runs out count against an event. Each time the event comes
 /// one lease later.
-pub async fn what_was_abandoned_twice_is_handed_out_one_at_a_time(world: &World) {
+pub async fn events_abandoned_twice_are_handed_out_one_at_a_time(world: &World) {
     let ids = world.publish("a", 3).await;
     assert_eq!(counts(&abandon(world, 9).await), [(1, 0), (2, 0), (3, 0)]);
     world.wait(SHORT * 2).await;
@@ -196,7 +196,7 @@ pub async fn what_was_abandoned_twice_is_handed_out_one_at_a_time(world: &World)
 
 /// A lease that was given back did not run out, however often; nor does one count against a poison candidate that
 /// nobody is known to have heard of.
-pub async fn what_was_given_back_or_never_heard_of_is_not_abandoned(world: &World) {
+pub async fn an_event_given_back_or_unknown_is_not_abandoned(world: &World) {
     let ids = world.publish("a", 2).await;
     for _ in 0..4 {
         let claimed = world.claim(9, LONG).await;

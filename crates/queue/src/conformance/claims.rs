@@ -122,7 +122,7 @@ pub async fn q05_a_renewed_lease_is_kept(world: &World) {
 }
 
 /// A transaction that is rolled back publishes nothing.
-pub async fn q08_what_is_rolled_back_was_never_published(world: &World) {
+pub async fn q08_rolled_back_events_were_never_published(world: &World) {
     let mut tx = world.store.begin().await.unwrap();
     let events = [world.event("a"), world.event("a")];
     world.store.publish_in(&mut tx, &events).await.unwrap();
@@ -154,7 +154,7 @@ pub async fn q08_many_that_are_rolled_back_were_never_published(world: &World) {
 }
 
 /// A transaction that commits publishes all of it.
-pub async fn q08_what_is_committed_is_published(world: &World) {
+pub async fn q08_committed_events_are_published(world: &World) {
     let mut tx = world.store.begin().await.unwrap();
     let events = [world.event("a"), world.event("b").with_header("h", "v")];
     let ids = world.store.publish_in(&mut tx, &events).await.unwrap();

@@ -8,7 +8,7 @@ use crate::port::{Disposition, Lane};
 
 /// Dead letters that are given back are handled one after the other, in their order, however they are
 /// given back.
-pub async fn what_is_given_back_keeps_the_order_of_its_key(world: &World) {
+pub async fn an_event_given_back_keeps_the_order_of_its_key(world: &World) {
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.push(world.publish_keyed("a", "k").await);
@@ -29,7 +29,7 @@ pub async fn what_is_given_back_keeps_the_order_of_its_key(world: &World) {
 
 /// A redriven event waits for a later event of its key that is being handled. That one may be part of a
 /// batch or have a row of its own.
-pub async fn what_is_given_back_waits_for_whoever_is_at_work_on_its_key(world: &World) {
+pub async fn an_event_given_back_waits_for_the_one_at_work_on_its_key(world: &World) {
     let first = world.publish_keyed("a", "k").await;
     let claimed = world.claim(1, LONG).await;
     world.settle(&claimed, &failed()).await;
@@ -55,7 +55,7 @@ pub async fn what_is_given_back_waits_for_whoever_is_at_work_on_its_key(world: &
 }
 
 /// One that was canceled before anybody claimed it goes behind what was published before it.
-pub async fn what_was_canceled_unclaimed_comes_back_behind_the_earlier_ones(world: &World) {
+pub async fn an_event_canceled_unclaimed_comes_back_behind_the_earlier_ones(world: &World) {
     let first = world.publish_keyed("a", "k").await;
     let second = world.publish_keyed("a", "k").await;
     world.store.cancel(second).await.unwrap();
@@ -72,7 +72,7 @@ pub async fn what_was_canceled_unclaimed_comes_back_behind_the_earlier_ones(worl
 
 /// An event that nobody wants holds up the later ones of its key, which are counted; they go when
 /// somebody wants it, or when it is canceled.
-pub async fn what_waits_behind_an_event_that_nobody_wants_is_counted(world: &World) {
+pub async fn events_behind_one_that_nobody_wants_are_counted(world: &World) {
     let handler = ("a".to_owned(), "one".to_owned());
     world.store.register(&[handler]).await.unwrap();
     let unwanted = world.publish_keyed("nobody", "k").await;

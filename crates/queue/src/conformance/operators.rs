@@ -462,7 +462,9 @@ pub async fn handlers_are_registered_and_unregistered(world: &World) {
 
 /// An event that waits for an unregistered handler does not wait any more: a process that knows the type
 /// brings it to its end.
-pub async fn what_waited_for_an_unregistered_handler_is_brought_to_its_end(world: &World) {
+pub async fn events_that_waited_for_an_unregistered_handler_are_brought_to_their_end(
+    world: &World,
+) {
     let both = [("a", "one"), ("a", "two")].map(|(t, h)| (t.to_owned(), h.to_owned()));
     world.store.register(&both).await.unwrap();
     let ids = world.publish("a", 1).await;

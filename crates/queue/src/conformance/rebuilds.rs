@@ -130,7 +130,7 @@ pub async fn a_step_from_another_position_comes_to_nothing(world: &World) {
 
 /// A rebuild has to wait, and what retention removes meanwhile would be missing in it: it is refused,
 /// and readers see what they saw.
-pub async fn what_is_removed_while_a_rebuild_waits_is_not_lost(world: &World) {
+pub async fn events_removed_while_a_rebuild_waits_are_not_lost(world: &World) {
     let calls = Calls::default();
     let act = |_: Delivery<Placed>| async { Handled::Success };
     let builder = Dispatcher::builder(world.queue()).options(quick());
@@ -299,7 +299,7 @@ pub async fn a_rebuild_that_failed_leaves_nothing_behind(world: &World) {
 
 /// The rest of a rebuild that nobody asks for, left by a dead process, goes when the projection is run:
 /// retention would wait for it for ever.
-pub async fn what_is_left_of_a_rebuild_that_nobody_makes_is_dropped(world: &World) {
+pub async fn tables_of_a_rebuild_that_nobody_makes_are_dropped(world: &World) {
     seen(world, 0..5).await;
     let store = &world.store;
     let mut tx = store.begin().await.unwrap();

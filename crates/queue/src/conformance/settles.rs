@@ -87,7 +87,7 @@ pub async fn q06_an_unknown_number_is_an_error(world: &World) {
 
 /// An event that was settled is not the batch's any more, also while others keep the batch open: a
 /// second settle changes nothing of it, wherever it went since.
-pub async fn q07_what_left_its_batch_is_not_settled_by_it_again(world: &World) {
+pub async fn q07_an_event_that_left_its_batch_is_not_settled_by_it_again(world: &World) {
     let ids = world.publish("a", 3).await;
     let batch = world.claim(3, LONG).await;
     let failed = Disposition::Finalize {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_taken_out_and_the_rest_moves_up() {
+    fn lost_leases_are_taken_out_and_the_rest_moves_up() {
         let mut ready = Ready::default();
         ready.push(event(1, Some("k"), 1));
         ready.push(event(2, Some("k"), 2));

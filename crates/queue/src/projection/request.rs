@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_and_under_way_belongs_to_its_projection() {
+    fn a_rebuild_under_way_belongs_to_its_projection() {
         let rows = [
             ("a", 7),
             ("a#rebuild", 3),

@@ -141,7 +141,7 @@ fn one_without_payload_beside_one_that_is_nowhere_is_named_by_the_sums() {
 }
 
 #[test]
-fn what_the_books_never_knew_takes_no_name_from_what_is_missing() {
+fn an_event_unknown_to_the_books_takes_no_name_from_a_missing_one() {
     let mut count = Count::default();
     // Event 0 lost its payload; 7 and 9 are nowhere and nobody accepted them.
     count.add(id(1), &logged(false));
@@ -177,7 +177,7 @@ fn two_short_places_are_not_confused() {
 }
 
 #[test]
-fn what_the_sums_name_is_out_of_the_way_of_the_others() {
+fn an_event_named_by_the_sums_is_out_of_the_way_of_the_others() {
     let mut books = delivered(3);
     for n in 3..8 {
         books.move_one(id(n), None, Some(Place::Queued));
@@ -199,7 +199,7 @@ fn what_the_sums_name_is_out_of_the_way_of_the_others() {
 }
 
 #[test]
-fn what_is_claimed_is_in_flight_on_both_sides() {
+fn claimed_events_are_in_flight_on_both_sides() {
     let mut books = Books::default();
     let mut count = Count::default();
     for n in 0..3 {

@@ -60,17 +60,22 @@ pub(super) trait SqlBackend: fmt::Debug + Send + Sync + 'static {
     /// How these events are published.
     fn publish_access(&self, events: &[NewEvent]) -> SqlAccess;
 
-    /// The number that no batch is below, and the last that was seen to be given out.
-    fn known_batches(&self) -> (i64, i64);
+    /// The number that no batch is below, and the last that was seen to be given out. A database with one
+    /// writer does not need to remember any of these.
+    fn known_batches(&self) -> (i64, i64) {
+        (0, 0)
+    }
 
     /// A claim has ended.
-    fn note_claim(&self, scan: &ClaimScan);
+    fn note_claim(&self, _scan: &ClaimScan) {}
 
     /// The newest version of the registry that was read.
-    fn known_registry(&self) -> u64;
+    fn known_registry(&self) -> u64 {
+        0
+    }
 
     /// A version of the registry was read, when this one was known before.
-    fn note_registry(&self, known: u64, version: u64);
+    fn note_registry(&self, _known: u64, _version: u64) {}
 
     fn settle(
         &self,

@@ -221,7 +221,16 @@ pub(super) trait ClaimStatements: SqlConnection {
         starvation: u32,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Releases keys whose release was lost in a crash, and takes over one batch that ran out.
+    /// Releases keys whose release was lost in a crash, before anything is claimed. PostgreSQL does it
+    /// in [`reclaim_expired`](Self::reclaim_expired).
+    fn release_stuck(
+        &mut self,
+        _scan: &mut ClaimScan,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Takes over one batch that ran out.
     fn reclaim_expired(
         &mut self,
         scan: &mut ClaimScan,
@@ -277,6 +286,9 @@ pub(super) async fn claim<C: ClaimStatements>(
     mut scan: ClaimScan,
 ) -> Result<(Claimed, ClaimScan), sqlx::Error> {
     let is_reclaim = scan.request.reclaim_expired;
+    if is_reclaim {
+        db.release_stuck(&mut scan).await?;
+    }
     if is_reclaim && scan.request.isolate && scan.request.include_poison {
         db.take_over(&mut scan, POISON_STARVATION).await?;
         look_at_rows(db, &mut scan, &[RowKind::Starved]).await?;
@@ -301,6 +313,12 @@ pub(super) async fn claim<C: ClaimStatements>(
         now_ms,
     };
     Ok((claimed, scan))
+}
+
+/// Whether the release of a key was lost: its first row, `head`, is parked, and no earlier event of
+/// the key is claimed with a batch.
+pub(super) fn is_stuck(head: i64, is_due: bool, claimed: Option<i64>) -> bool {
+    !is_due && claimed.is_none_or(|claimed| claimed > head)
 }
 
 /// Claims rows of these kinds, one after the other.
@@ -363,4 +381,17 @@ async fn read<C: ClaimStatements>(
         }
     }
     Ok((events.in_order(&taken.order), now_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_stuck_where_nothing_before_its_parked_row_is_claimed() {
+        assert!(is_stuck(5, false, None));
+        assert!(is_stuck(5, false, Some(6)));
+        assert!(!is_stuck(5, false, Some(4)), "the earlier one releases it");
+        assert!(!is_stuck(5, true, None), "it is not parked");
+    }
 }

@@ -14,7 +14,6 @@ use tidegate_store::{Sqlite, StoreError, StoreTx, sqlx};
 use tokio::sync::Notify;
 
 use super::backend::SqlBackend;
-use super::claim::ClaimScan;
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::Settlement;
@@ -67,18 +66,6 @@ impl SqlBackend for SqliteBackend {
     fn publish_access(&self, _events: &[NewEvent]) -> SqlAccess {
         SqlAccess::Write
     }
-
-    fn known_batches(&self) -> (i64, i64) {
-        (0, 0)
-    }
-
-    fn note_claim(&self, _scan: &ClaimScan) {}
-
-    fn known_registry(&self) -> u64 {
-        0
-    }
-
-    fn note_registry(&self, _known: u64, _version: u64) {}
 
     async fn settle(&self, settlement: &Settlement, now: i64) -> Result<Vec<i64>, QueueError> {
         self.settle_transitions(settlement, now).await

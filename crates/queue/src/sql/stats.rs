@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_claimed_does_not_wait_and_what_was_removed_is_not_in_the_log() {
+    fn claimed_events_do_not_wait_and_removed_ones_are_not_in_the_log() {
         let mut books = Books::default();
         born(&mut books, 5, Place::Queued, 10);
         born(&mut books, 5, Place::Retrying, 4);

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_right() {
+    fn valid_names_are_accepted() {
         assert_eq!(problems(&good()), [""; 0]);
     }
 

@@ -85,7 +85,7 @@ fn a_result_that_is_refused_harms_no_other_event() {
 }
 
 #[test]
-fn what_could_not_be_claimed_is_refused_by_the_table() {
+fn rows_that_could_not_be_claimed_are_refused_by_the_table() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let (store, world) = on_sqlite(&dir).await;
@@ -125,7 +125,7 @@ fn what_could_not_be_claimed_is_refused_by_the_table() {
 
 /// A program that switches the checks of SQLite off harms nothing but the event.
 #[test]
-fn what_the_table_should_have_refused_stops_nobody_and_hides_nobody() {
+fn a_row_that_the_table_should_have_refused_stops_nobody_and_hides_nobody() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let (store, world) = on_sqlite(&dir).await;
@@ -180,7 +180,7 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
-    fn what_could_not_be_read_is_refused_by_the_table() {
+    fn rows_that_could_not_be_read_are_refused_by_the_table() {
         runtime().block_on(async {
             let (store, schema) = postgres().await;
             let Store::Postgres(server) = &store else {

@@ -32,7 +32,7 @@ async fn insert(store: &Store, statement: &'static str) -> Result<(), sqlx::Erro
 }
 
 /// An insert cannot set the columns that the queue keeps itself, except to their defaults.
-async fn what_the_queue_keeps_itself_is_refused(store: Store) {
+async fn columns_that_the_queue_keeps_itself_are_refused(store: Store) {
     let world = world(&store).await;
     let cases = [
         (
@@ -155,7 +155,7 @@ async fn headers_that_are_no_object_are_refused(store: Store) {
 }
 
 #[test]
-fn what_is_no_text_ends_among_the_dead_letters_and_stops_nobody() {
+fn an_event_that_is_no_text_ends_among_the_dead_letters_and_stops_nobody() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let store = sqlite(&dir).await;
@@ -281,8 +281,8 @@ macro_rules! rules {
     ($run:ident, $(#[$attribute:meta])*) => {
         #[test]
         $(#[$attribute])*
-        fn what_the_queue_keeps_itself_is_refused() {
-            $run!(super::what_the_queue_keeps_itself_is_refused);
+        fn columns_that_the_queue_keeps_itself_are_refused() {
+            $run!(super::columns_that_the_queue_keeps_itself_are_refused);
         }
 
         #[test]

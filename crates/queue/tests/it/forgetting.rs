@@ -11,7 +11,7 @@ use tidegate_sim::Sim;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn whoever_forgets_a_projection_says_so_where_its_turn_was_lost() {
+fn forgetting_a_projection_is_reported_where_its_leadership_was_lost() {
     for slow in ["projections", "forget_projection"] {
         let mut sim = Sim::new(1);
         let (database, node) = (sim.node("database"), sim.node("one"));

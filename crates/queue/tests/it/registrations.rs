@@ -106,7 +106,7 @@ fn a_registry_that_has_gone_back_holds_nothing_up_on_sqlite() {
 }
 
 #[test]
-fn what_was_claimed_is_handled_also_where_the_registry_cannot_be_read() {
+fn claimed_events_are_handled_also_where_the_registry_cannot_be_read() {
     let mut sim = Sim::new(1);
     let (database, node) = (sim.node("database"), sim.node("one"));
     let model = QueueModel::new(database.env().clock);
@@ -160,7 +160,7 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
-    fn what_is_left_behind_in_tables_that_have_gone_back_is_taken_over() {
+    fn leases_in_tables_that_have_gone_back_are_taken_over() {
         with_postgres(async |server: &OnServer| {
             let world = &server.world;
             for _ in 0..20 {
@@ -273,7 +273,7 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
-    fn whoever_registers_waits_for_those_who_settle_without_it() {
+    fn a_registration_waits_for_those_who_settle_without_it() {
         with_postgres(async |server: &OnServer| {
             let world = Arc::new(world(&server.store).await);
             // Somebody has asked for the registry, and has not committed yet.
@@ -295,7 +295,7 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
-    fn whoever_stands_still_while_it_registers_holds_nobody_up() {
+    fn a_process_that_stands_still_while_it_registers_holds_nobody_up() {
         with_postgres(async |server: &OnServer| {
             let other = crate::stores::world(&server.store).await;
             let new = handler("late");

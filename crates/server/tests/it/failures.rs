@@ -53,7 +53,7 @@ async fn a_wrong_method_is_a_problem_that_names_the_right_ones() {
 }
 
 #[tokio::test]
-async fn what_an_extractor_refuses_is_a_problem() {
+async fn a_request_that_an_extractor_refuses_is_a_problem() {
     let server = Running::start(config(), |b| b.routes(parts())).await;
     let json = "content-type: application/json\r\n";
     let broken = server.ask("POST", "/order", json, "{").await;
@@ -113,7 +113,7 @@ async fn g11_a_panic_is_500_with_an_id_that_the_log_explains() {
 }
 
 #[tokio::test]
-async fn what_a_handler_says_about_its_failure_stays_in_the_log() {
+async fn details_of_a_failure_stay_in_the_log() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)

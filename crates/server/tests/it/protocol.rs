@@ -88,7 +88,7 @@ async fn odd_paths_are_refused_and_nothing_breaks() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_refused() {
+async fn bytes_that_are_no_http_are_refused() {
     let server = Running::plain().await;
     for bytes in [
         &b"\x16\x03\x01\x02\x00\x01\x00"[..],

@@ -36,7 +36,7 @@ fn lines(node: &Node) -> u64 {
 }
 
 #[test]
-fn what_a_node_synced_is_there_after_any_number_of_crashes() {
+fn synced_bytes_are_there_after_any_number_of_crashes() {
     seeds!(50, |seed| {
         let mut sim = Sim::new(seed);
         let node = sim.node("writer");

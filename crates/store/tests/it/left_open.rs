@@ -95,7 +95,7 @@ fn whatever_leaves_a_transaction_open_others_write_at_once() {
 }
 
 #[test]
-fn what_somebody_left_in_the_session_of_a_transaction_harms_nobody() {
+fn leftovers_in_the_session_of_a_transaction_harm_nobody() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let store = sqlite(&dir).await;
@@ -228,7 +228,7 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
-    fn what_a_dropped_transaction_locked_is_free_at_once() {
+    fn locks_of_a_dropped_transaction_are_free_at_once() {
         runtime().block_on(async {
             let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
             let options = StoreOptions::new(url);

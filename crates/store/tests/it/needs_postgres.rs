@@ -63,7 +63,7 @@ fn a_lease_has_one_owner_and_its_token_fences() {
 
 #[test]
 #[ignore = "needs PostgreSQL"]
-fn what_somebody_set_in_a_transaction_ends_with_it() {
+fn settings_of_a_transaction_end_with_it() {
     runtime().block_on(async {
         let (store, schema) = postgres().await;
         let Store::Postgres(server) = &store else {
@@ -167,7 +167,7 @@ fn books_of_any_size_are_read_in_short_statements() {
 
 #[test]
 #[ignore = "needs PostgreSQL"]
-fn what_a_database_prefers_by_default_does_not_weaken_us() {
+fn defaults_of_a_database_do_not_weaken_us() {
     runtime().block_on(async {
         let (store, schema) = postgres().await;
         // Its defaults for one user: a database of its own would be dropped with a checkpoint, which takes

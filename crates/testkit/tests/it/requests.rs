@@ -106,7 +106,7 @@ async fn a_repeat_is_stored_once_and_another_content_is_rejected() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_split_or_rejected_when_it_stands_alone() {
+async fn a_batch_that_is_too_large_is_split_and_a_single_event_rejected() {
     let stub = StubApi::start().unwrap();
     let large = "x".repeat(600 * 1024);
     let halves = [event_saying(1, &large), event_saying(2, &large)];

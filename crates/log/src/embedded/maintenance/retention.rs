@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_segment_counts_and_goes_where_there_is_no_room() {
+    fn records_in_no_segment_count_and_go_where_there_is_no_room() {
         let mut segments = vec![segment(0, 100, 1_000), segment(10, 100, 2_000)];
         segments[1].is_sealed = false;
         let chunk = |base: i64| Chunk {

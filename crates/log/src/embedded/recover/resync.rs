@@ -69,3 +69,30 @@ pub(super) fn torn(
         .max();
     begun.max(behind)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::group;
+
+    /// The header of a group without its payload: the write was cut there.
+    fn cut_group(secret: LogSecret, sequence: u64, previous: u32) -> Bytes {
+        let mut group = vec![0; HEADER + 16];
+        group[HEADER..].fill(7);
+        group::frame(&mut group, secret, sequence, previous, 1, 0);
+        group.truncate(HEADER + 8);
+        Bytes::from(group)
+    }
+
+    #[test]
+    fn a_cut_write_is_torn_only_if_it_follows_the_last_group() {
+        let secret = LogSecret::draw(5);
+        let next = (8, 99);
+        let end =
+            |sequence, previous| torn(&cut_group(secret, sequence, previous), secret, 0, next);
+        assert_eq!(end(8, 99), Some(HEADER as u64 + 8));
+        assert_eq!(end(8, 98), None, "it follows another group");
+        assert_eq!(end(7, 99), None, "it is older than the last group");
+        assert_eq!(end(9, 99), None, "its predecessor is not here");
+    }
+}

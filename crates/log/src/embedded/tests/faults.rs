@@ -60,7 +60,7 @@ fn after_a_failed_sync_nothing_is_taken_and_reads_go_on() {
 }
 
 #[test]
-fn what_a_failed_sync_left_looking_well_is_written_again() {
+fn bytes_that_a_failed_sync_left_looking_well_are_written_again() {
     let (disk, mut harness) = opened();
     disk.fail(fault(Operation::Sync, JOURNAL, FaultKind::SyncDropsDirty));
     harness.append(vec![append("a", 0, 5)]).unwrap_err();
@@ -259,7 +259,7 @@ fn disk_bytes(disk: &SimDisk) -> Vec<u8> {
 }
 
 #[test]
-fn what_waits_behind_a_commit_that_fails_is_refused_too() {
+fn commits_that_wait_behind_one_that_fails_are_refused_too() {
     let commit = |next: i64, ticket: &CommitTicket, appends: Vec<Append>| {
         let ids = (next - 2..next).map(|n| id(u64::try_from(n).unwrap()));
         let offset = GroupOffset {

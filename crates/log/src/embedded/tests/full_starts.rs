@@ -206,7 +206,7 @@ fn t35_whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misse
 }
 
 #[test]
-fn t35_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_is_taken() {
+fn t35_a_start_writes_its_findings_down_when_there_is_room_and_only_then_takes_more() {
     for (scene, disk) in scenes() {
         let before = told(&disk);
         leave_room(&disk, 0);

@@ -401,7 +401,7 @@ fn records_of_a_torn_write_are_not_taken_for_those_that_a_segment_lost() {
 }
 
 #[test]
-fn what_a_group_passed_with_a_commit_that_was_lost_can_be_repaired() {
+fn events_passed_by_a_commit_that_was_lost_can_be_repaired() {
     let disk = SimDisk::new(1);
     let mut harness = open(&disk);
     harness.create("a", TopicConfig::new(1)).unwrap();
@@ -480,7 +480,7 @@ fn a_lost_commit_or_registration_is_an_unknown_loss_until_a_repair() {
 }
 
 #[test]
-fn what_a_group_put_elsewhere_is_found_only_where_it_is() {
+fn an_event_that_a_group_put_elsewhere_is_found_only_there() {
     let settled = |n: u64, place: Place| postings([id(n)], Some(Place::Queued), Some(place));
     for is_kept in [true, false] {
         let disk = SimDisk::new(1);

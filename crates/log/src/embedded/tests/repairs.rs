@@ -214,7 +214,7 @@ fn repair_posts_damage_of_a_segment_and_of_the_journal_in_one_minute() {
 }
 
 #[test]
-fn what_retention_took_with_a_damaged_segment_is_posted_as_lost() {
+fn records_removed_with_a_damaged_segment_are_posted_as_lost() {
     for is_missing in [false, true] {
         let disk = SimDisk::new(1);
         let mut harness = open(&disk);
@@ -248,7 +248,7 @@ fn what_retention_took_with_a_damaged_segment_is_posted_as_lost() {
 }
 
 #[test]
-fn what_was_posted_as_lost_and_then_removed_explains_no_other_loss() {
+fn events_posted_as_lost_and_then_removed_explain_no_other_loss() {
     let disk = SimDisk::new(1);
     let mut harness = open(&disk);
     harness.create("a", TopicConfig::new(1)).unwrap();

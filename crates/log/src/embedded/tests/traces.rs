@@ -197,7 +197,7 @@ fn a_record_that_was_lost_with_the_journal_is_taken_from_its_segment() {
 /// Of the records that only a segment has, the first or the last is damaged. Its offset is not given to
 /// another one, and the others stay, also where the next process dies at any point of its start.
 #[test]
-fn what_lies_behind_damage_in_a_segment_was_acknowledged_too() {
+fn chunks_behind_damage_in_a_segment_were_acknowledged_too() {
     for is_first in [true, false] {
         let (disk, mut harness) = written(1);
         harness.opened.maintenance.checkpoint().unwrap();

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_commit_that_failed_is_not_added() {
+    fn entries_behind_a_commit_that_failed_are_not_added() {
         let state = state();
         let partition = &state.held[&at(0)].ticket;
         let tickets = || vec![(at(0), partition.next())];
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_asked_for() {
+    fn unknown_offsets_are_asked_for() {
         let mut state = state();
         assert!(to_ask(&state, &[offset(0, 1, 100), offset(1, 2, 30)]).is_empty());
         assert_eq!(to_ask(&state, &[offset(0, 1, 101)]), [at(0)]);

@@ -64,7 +64,7 @@ fn a_second_member_gets_half_when_the_first_lets_go() {
 }
 
 #[test]
-fn whoever_does_not_let_go_in_time_loses_it() {
+fn a_member_that_does_not_let_go_in_time_loses_the_partition() {
     let mut group = Group::default();
     join(&mut group, 1, &["a"], Duration::ZERO);
     oblige(&mut group, 1, Duration::ZERO);
@@ -119,7 +119,7 @@ fn a_second_member_of_the_same_name_takes_everything_at_once() {
 }
 
 #[test]
-fn what_was_never_heard_of_is_taken_without_asking() {
+fn an_unknown_partition_is_taken_without_asking() {
     let mut group = Group::default();
     join(&mut group, 1, &["a"], Duration::ZERO);
     let outcome = join(&mut group, 2, &["a"], Duration::ZERO);

@@ -103,7 +103,7 @@ fn rows_and_what_ran_out_are_looked_for_when_their_time_has_come() {
 }
 
 #[test]
-fn whoever_left_something_behind_may_have_left_more() {
+fn a_process_that_left_something_behind_may_have_left_more() {
     let mut sim = Sim::new(1);
     let shared = shared(&mut sim);
     let mut schedule = PollSchedule::new(&shared);

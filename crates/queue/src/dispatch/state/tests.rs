@@ -95,7 +95,7 @@ fn two_claims_of_one_row_are_never_settled_together() {
 }
 
 #[test]
-fn what_was_claimed_again_before_it_was_begun_is_handled_once() {
+fn an_event_claimed_again_before_it_was_begun_is_handled_once() {
     let mut state = state();
     state.add(vec![row(1, 3)], false);
     state.add(vec![row(1, 4)], false);
@@ -190,7 +190,7 @@ fn a_batch_that_was_reopened_goes_by_its_newest_token() {
 }
 
 #[test]
-fn what_waits_by_the_right_of_a_lost_lease_is_not_settled() {
+fn events_of_a_lost_lease_are_not_settled() {
     let mut state = with_three();
     state.add(vec![row(9, 4)], false);
     (0..4).for_each(|_| finish(&mut state));
@@ -236,7 +236,7 @@ fn events_are_in_memory_until_they_are_settled() {
 }
 
 #[test]
-fn what_is_claimed_while_stopping_is_held_and_not_handled() {
+fn events_claimed_while_stopping_are_held_and_not_handled() {
     let mut state = state();
     state.is_stopping = true;
     state.add(vec![of_batch(1, 7, 1)], false);

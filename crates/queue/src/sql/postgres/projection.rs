@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_known_of_tables_that_have_gone_back_is_forgotten() {
+    fn knowledge_of_tables_that_have_gone_back_is_forgotten() {
         let mut below = GroupHorizon::default();
         below.load(400);
         below.noted = Some((50, 500));

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use tidegate_store::sql::{OwnColumns, SqlConnection, SqlList, SqlValue};
 use tidegate_store::{span_ms, sqlx};
 
-use super::super::claim::{ClaimScan, ClaimStatements, ClaimedEvents, RowKind};
+use super::super::claim::{ClaimScan, ClaimStatements, ClaimedEvents, RowKind, is_stuck};
 use super::super::columns::{PARKED_KEYS, ParkedKeys};
 use super::super::maintain::registry_version;
 use super::unreadable::{end_unreadable, texts};
@@ -89,9 +89,12 @@ impl ClaimStatements for SqliteConnection {
         Ok(())
     }
 
-    async fn reclaim_expired(&mut self, scan: &mut ClaimScan) -> Result<(), sqlx::Error> {
+    async fn release_stuck(&mut self, scan: &mut ClaimScan) -> Result<(), sqlx::Error> {
         let keys = stuck_keys(self, &mut scan.parked).await?;
-        release(self, &keys, scan.now).await?;
+        release(self, &keys, scan.now).await
+    }
+
+    async fn reclaim_expired(&mut self, scan: &mut ClaimScan) -> Result<(), sqlx::Error> {
         self.take_over(scan, 0).await
     }
 
@@ -263,9 +266,9 @@ async fn stuck_keys(
     );
     let busy: Vec<(String, i64)> = db.fetch_all(AssertSqlSafe(busy), &[]).await?;
     let busy: BTreeMap<String, i64> = busy.into_iter().collect();
-    let stuck = rows.into_iter().filter(|(key, head, due)| {
-        due.is_none() && busy.get(key).is_none_or(|claimed| claimed > head)
-    });
+    let stuck = rows
+        .into_iter()
+        .filter(|(key, head, due)| is_stuck(*head, due.is_some(), busy.get(key).copied()));
     Ok(stuck.map(|(key, _, _)| key).collect())
 }
 

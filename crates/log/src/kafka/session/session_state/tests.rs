@@ -185,7 +185,7 @@ fn after_a_seek_nothing_else_is_handed_out() {
 }
 
 #[test]
-fn what_is_asked_back_is_handed_out_no_more_and_lost_when_it_is_not_released() {
+fn a_revoked_partition_is_handed_out_no_more_and_lost_when_it_is_not_released() {
     let mut state = state(2);
     state.accept(&at(0), stored(0..1), NOW);
     state.revoke(&[at(0), at(1), at(9)]);
