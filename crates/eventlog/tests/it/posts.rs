@@ -102,7 +102,8 @@ async fn posts_at_the_same_time_store_each_key_once(log: EventLog) {
 
 async fn a_batch_above_the_limit_is_refused_whole(log: EventLog) {
     let events = vec![event(json!({})); 1_001];
-    let refused = log.post_batch(&batch(&events, None), PostOrigin::default());
+    let all = batch(&events, None);
+    let refused = log.post_batch(&all, PostOrigin::default());
     let refused = refused.await.unwrap_err();
     assert_eq!(refused.code().as_str(), "body.too_large");
     for wrong in ["", "[]", r#"{"events":[]}"#, r#"{"events":7}"#] {

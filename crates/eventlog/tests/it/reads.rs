@@ -173,7 +173,8 @@ async fn linked_events_belong_to_the_account(log: EventLog) {
         let found = log.account_events("A", &query).await.unwrap();
         assert_eq!(found.total_count, expect);
     }
-    let found = log.correlation("c9".to_owned(), &PageRequest::default());
+    let page = PageRequest::default();
+    let found = log.correlation("c9".to_owned(), &page);
     let found = found.await.unwrap();
     assert_eq!(
         (found.account_id.as_deref(), found.is_linked),
