@@ -225,7 +225,7 @@ pub(crate) struct AuditArgs {
     pub(crate) spills: SpillDirs,
     #[command(flatten)]
     pub(crate) at: LogAt,
-    /// The database of a queue [default: `store.url` of the configuration]
+    /// The database of a queue or of the Event Log API [default: `store.url` of the configuration]
     #[arg(long = "store", value_name = "URL")]
     pub(crate) store: Option<String>,
 }

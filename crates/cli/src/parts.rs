@@ -158,6 +158,8 @@ pub(crate) struct InspectionTargets {
     pub(crate) components: Vec<Arc<dyn Component>>,
     /// Whether something is configured that holds nothing yet.
     pub(crate) is_empty_but_configured: bool,
+    /// Whether a part has its tables in the store. Those of the others may be absent then.
+    is_store_in_use: bool,
 }
 
 impl InspectionTargets {
@@ -168,6 +170,7 @@ impl InspectionTargets {
             env: Env::system(),
             components: Vec::new(),
             is_empty_but_configured: false,
+            is_store_in_use: false,
         };
         let url = arguments.at.url.as_deref();
         let is_named = url.is_some() || PARTS.iter().any(|part| part.is_named(arguments));

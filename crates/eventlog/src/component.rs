@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tidegate_core::books::{Audited, ComponentAccount, ComponentKind, Place};
+use tidegate_core::books::{
+    Audited, Books, ComponentAccount, ComponentKind, DeliveredEvents, Place,
+};
 use tidegate_core::env::{BoxFuture, Clock, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Shutdown};
 
@@ -49,6 +51,30 @@ impl Component for EventLogComponent {
     /// Counts the tables themselves, as of one moment, whoever posts meanwhile.
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
         Box::pin(async { Ok(vec![self.log.audit().await?]) })
+    }
+
+    /// The events of the logger with this id. A logger that nobody has heard of sent nothing.
+    fn received<'a>(
+        &'a self,
+        delivered: &'a DeliveredEvents,
+    ) -> BoxFuture<'a, Result<Option<Books>, Failure>> {
+        Box::pin(async {
+            match (&delivered.origin, delivered.to) {
+                (Some(logger), ComponentKind::EventLog) => {
+                    Ok(Some(self.log.logger_books(logger).await?))
+                }
+                (
+                    _,
+                    ComponentKind::EventLog
+                    | ComponentKind::Logger
+                    | ComponentKind::Queue
+                    | ComponentKind::Relay
+                    | ComponentKind::Topic
+                    | ComponentKind::Group
+                    | ComponentKind::Demo,
+                ) => Ok(None),
+            }
+        })
     }
 
     fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {

@@ -24,6 +24,16 @@ pub enum EventLogError {
     /// A request that is not what the API takes.
     #[error("the request is invalid: {}: {}", .0.path, .0.message)]
     Request(FieldProblem),
+    /// The id of a logger that is none. The events beside it may be good.
+    #[error(
+        "`{name}` is no id of a logger: it must have 1 to {limit} letters, digits, `-`, `_` or `.`"
+    )]
+    InvalidLogger {
+        /// The id.
+        name: String,
+        /// The characters that it may have.
+        limit: usize,
+    },
     /// The key belongs to another event, or to another request.
     #[error("key `{key}` was used with another content")]
     Conflict {
@@ -82,6 +92,7 @@ impl EventLogError {
             Self::Store(error) => return error.code(),
             Self::Closed => "store.unavailable",
             Self::Invalid(_) | Self::Request(_) => "event.invalid",
+            Self::InvalidLogger { .. } => "logger.invalid",
             Self::Conflict { .. } => "idempotency.conflict",
             Self::BatchTooLarge { .. } => "body.too_large",
             Self::RateLimited { .. } => "rate.limited",
@@ -102,6 +113,9 @@ impl EventLogError {
             Self::BatchTooLarge { .. } => Some("send the batch in parts"),
             Self::RateLimited { .. } => Some("wait as long as `Retry-After` says"),
             Self::NameTaken { .. } => Some("choose another `processName`"),
+            Self::InvalidLogger { .. } => Some(
+                "send `x-tidegate-logger` once, as the spill directory has it, or leave it out",
+            ),
             Self::Invalid(_) | Self::Request(_) | Self::NotFound { .. } => None,
         }
     }
@@ -126,6 +140,7 @@ impl Classify for EventLogError {
             Self::Closed | Self::RateLimited { .. } => FailureClass::Transient,
             Self::Invalid(_)
             | Self::Request(_)
+            | Self::InvalidLogger { .. }
             | Self::Conflict { .. }
             | Self::BatchTooLarge { .. }
             | Self::NotFound { .. }

@@ -303,8 +303,7 @@ impl EventLog {
         sql::loggers(&self.store).await
     }
 
-    /// The books of the events of one logger, removed ones included; for
-    /// [`logger_findings`](crate::logger_findings).
+    /// The books of the events of one logger, removed ones included; empty for one that sent none.
     ///
     /// # Errors
     /// The store is away.
@@ -329,8 +328,11 @@ fn checked_logger(name: Option<&str>) -> Result<Option<Arc<str>>, EventLogError>
     };
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if name.is_empty() || name.len() > LOGGER_NAME || !name.bytes().all(is_plain) {
-        let message = format!("must be 1 to {LOGGER_NAME} letters, digits, `-`, `_` or `.`");
-        return Err(EventLogError::request("x-tidegate-logger", message));
+        return Err(EventLogError::InvalidLogger {
+            // More of a wrong one would only fill the log.
+            name: name.chars().take(LOGGER_NAME).collect(),
+            limit: LOGGER_NAME,
+        });
     }
     Ok(Some(name.into()))
 }

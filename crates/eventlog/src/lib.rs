@@ -10,7 +10,6 @@ mod query;
 mod event_log;
 mod ingest;
 mod rate;
-mod reconcile;
 mod recount;
 mod summary;
 mod upkeep;
@@ -33,7 +32,6 @@ pub use ingest::{BatchAnswer, BatchProblem, PostAnswer};
 pub use options::EventLogOptions;
 pub use page::{EventPage, PageCursor, PageRequest};
 pub use query::{AccountQuery, LookupQuery, TextQuery, TimeWindow, TraceQuery};
-pub use reconcile::logger_findings;
 pub use summary::{
     AccountSummary, BatchEvents, BatchSummary, CorrelationEvents, DashboardStats, TraceEvents,
     TracePage, TraceRow,

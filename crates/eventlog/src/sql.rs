@@ -65,6 +65,9 @@ pub fn print_migrations(dialect: Dialect) -> String {
     migrate::print(dialect, COMPONENT, MIGRATIONS)
 }
 
+/// The logger of an alias whose event came without one: a key has no place for NULL.
+const NO_LOGGER: i64 = 0;
+
 /// The name of the books of a logger's events; those of the API's own without a logger.
 pub(crate) fn books_name(logger: Option<&str>) -> String {
     match logger {

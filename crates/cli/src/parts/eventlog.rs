@@ -69,6 +69,7 @@ impl Part for EventLogPart {
             let log = EventLog::on(store, EventLogOptions::default(), env);
             let component = EventLogComponent::new(log, env);
             inspection.components.push(Arc::new(component));
+            inspection.is_store_in_use = true;
             Ok(())
         })
     }

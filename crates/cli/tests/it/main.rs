@@ -20,6 +20,7 @@ mod log;
 mod log_audit;
 mod log_kafka;
 mod log_live;
+mod logger_path;
 mod queue;
 mod queue_books;
 mod queue_live;

@@ -13,6 +13,8 @@ pub(crate) struct KnownEvent {
     pub(crate) id: i64,
     pub(crate) event_id: EventId,
     pub(crate) execution_id: EventId,
+    /// The logger that it came from first.
+    pub(crate) logger: Option<String>,
     pub(crate) body: String,
 }
 
@@ -25,7 +27,8 @@ pub(crate) enum PostVerdict {
     Repeat {
         id: i64,
         execution_id: EventId,
-        /// Whether it came with another id than the stored one. A logger has both in its books.
+        /// Whether it came with another id than the stored one, or from another logger. It counts in the
+        /// books of that logger too, which calls it delivered.
         is_alias: bool,
     },
     /// It repeats the event at this place of the group.
@@ -43,22 +46,25 @@ pub(crate) fn judge(
     let mut verdicts = Vec::with_capacity(events.len());
     for (index, incoming) in events.iter().enumerate() {
         let event = &incoming.event;
-        let is_alias = |stored: EventId| event.has_own_id && event.event_id != stored;
+        let is_alias = |stored: EventId, logger: Option<&str>| {
+            let is_of_another = incoming.logger.is_some() && incoming.logger.as_deref() != logger;
+            event.has_own_id && (event.event_id != stored || is_of_another)
+        };
         let verdict = if let Some(stored) = known.get(&event.key) {
             match is_same_content(&stored.body, &event.body) {
                 true => PostVerdict::Repeat {
                     id: stored.id,
                     execution_id: stored.execution_id,
-                    is_alias: is_alias(stored.event_id),
+                    is_alias: is_alias(stored.event_id, stored.logger.as_deref()),
                 },
                 false => PostVerdict::Conflict,
             }
         } else if let Some(first) = firsts.get(event.key.as_str()).copied() {
-            let before = &events[first].event;
+            let (before, logger) = (&events[first].event, events[first].logger.as_deref());
             match is_same_content(&before.body, &event.body) {
                 true => PostVerdict::RepeatOf {
                     index: first,
-                    is_alias: is_alias(before.event_id),
+                    is_alias: is_alias(before.event_id, logger),
                 },
                 false => PostVerdict::Conflict,
             }

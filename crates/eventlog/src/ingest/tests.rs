@@ -43,6 +43,7 @@ fn a_group_is_judged_against_the_store_and_against_itself() {
         id: 9,
         event_id: id(1),
         execution_id: id(50),
+        logger: None,
         body: r#"{"mood":1}"#.to_owned(),
     };
     let known = HashMap::from([("a".to_owned(), stored)]);
@@ -71,6 +72,48 @@ fn a_group_is_judged_against_the_store_and_against_itself() {
         PostVerdict::Conflict,
     ];
     assert_eq!(judge(&events, &known), expect);
+}
+
+#[test]
+fn a_repeat_by_another_logger_counts_for_it() {
+    let from = |logger: Option<&str>| IncomingEvent {
+        logger: logger.map(Into::into),
+        ..incoming(1, "a", 1)
+    };
+    let is_alias = |stored: Option<&str>, repeated: Option<&str>| {
+        let stored = KnownEvent {
+            id: 9,
+            event_id: id(1),
+            execution_id: id(50),
+            logger: stored.map(str::to_owned),
+            body: r#"{"mood":1}"#.to_owned(),
+        };
+        let known = HashMap::from([("a".to_owned(), stored)]);
+        match judge(&[from(repeated)], &known).remove(0) {
+            PostVerdict::Repeat { is_alias, .. } => is_alias,
+            verdict @ (PostVerdict::New | PostVerdict::RepeatOf { .. } | PostVerdict::Conflict) => {
+                panic!("{verdict:?}")
+            }
+        }
+    };
+    for (stored, repeated, expect) in [
+        (None, None, false),
+        (Some("x"), Some("x"), false),
+        (Some("x"), Some("y"), true),
+        (None, Some("x"), true),
+        // Nobody compares the events of senders without books.
+        (Some("x"), None, false),
+    ] {
+        assert_eq!(
+            is_alias(stored, repeated),
+            expect,
+            "{stored:?} {repeated:?}"
+        );
+        let group = [from(stored), from(repeated)];
+        let is_alias = expect;
+        let verdict = PostVerdict::RepeatOf { index: 0, is_alias };
+        assert_eq!(judge(&group, &HashMap::new())[1], verdict);
+    }
 }
 
 #[test]

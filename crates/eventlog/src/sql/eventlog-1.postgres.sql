@@ -39,14 +39,14 @@ CREATE INDEX tidegate_eventlog_by_batch ON tidegate_eventlog (batch_id, id)
 CREATE INDEX tidegate_eventlog_by_time ON tidegate_eventlog (at, trace_id);
 CREATE INDEX tidegate_eventlog_by_words ON tidegate_eventlog USING gin (words);
 
--- Ids that are not the key of their event: of events with a key of their own, and of repeats that came
--- with another id. A repeat counts in the books of its logger.
+-- Ids that are not the key of their event: of events with a key of their own, of repeats that came with
+-- another id, and of repeats by another logger (0 for none). A repeat counts in the books of its logger.
 CREATE TABLE tidegate_eventlog_alias (
     event_id uuid NOT NULL,
     event bigint NOT NULL,
-    logger bigint,
+    logger bigint NOT NULL,
     is_repeat boolean NOT NULL,
-    PRIMARY KEY (event_id, event)
+    PRIMARY KEY (event_id, event, logger)
 );
 CREATE INDEX tidegate_eventlog_alias_by_event ON tidegate_eventlog_alias (event);
 

@@ -40,14 +40,14 @@ CREATE VIRTUAL TABLE tidegate_eventlog_words USING fts5 (
     words, content = '', contentless_delete = 1, detail = none, prefix = '3', tokenize = 'ascii'
 );
 
--- Ids that are not the key of their event: of events with a key of their own, and of repeats that came
--- with another id. A repeat counts in the books of its logger.
+-- Ids that are not the key of their event: of events with a key of their own, of repeats that came with
+-- another id, and of repeats by another logger (0 for none). A repeat counts in the books of its logger.
 CREATE TABLE tidegate_eventlog_alias (
     event_id text NOT NULL,
     event integer NOT NULL,
-    logger integer,
+    logger integer NOT NULL,
     is_repeat integer NOT NULL,
-    PRIMARY KEY (event_id, event)
+    PRIMARY KEY (event_id, event, logger)
 ) WITHOUT ROWID;
 CREATE INDEX tidegate_eventlog_alias_by_event ON tidegate_eventlog_alias (event);
 

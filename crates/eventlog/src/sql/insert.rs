@@ -9,7 +9,7 @@ use tidegate_store::sql::{FromColumns, OwnColumns, SqlAccess, SqlConnection, Sql
 use tidegate_store::sqlx::AssertSqlSafe;
 use tidegate_store::{Store, StoreError, sqlx};
 
-use super::{EventLogStatements, NewRow, books_name, on_either};
+use super::{EventLogStatements, NO_LOGGER, NewRow, books_name, on_either};
 use crate::ingest::judge::{KnownEvent, PostVerdict, judge};
 use crate::ingest::{IncomingEvent, PostOutcome};
 
@@ -98,8 +98,8 @@ async fn store_group<C: EventLogStatements>(
         };
         if let Some((id, is_repeat)) = alias {
             let sql = "INSERT INTO tidegate_eventlog_alias (event_id, event, logger, is_repeat)
-                VALUES ($1, $2, $3, $4) ON CONFLICT (event_id, event) DO NOTHING";
-            let logger = number(incoming);
+                VALUES ($1, $2, $3, $4) ON CONFLICT (event_id, event, logger) DO NOTHING";
+            let logger = number(incoming).unwrap_or(NO_LOGGER);
             let added = db.execute(sql, &[&event.event_id, &id, &logger, &is_repeat]);
             if added.await? > 0 && is_repeat {
                 let logger = incoming.logger.as_deref();
@@ -124,6 +124,7 @@ impl FromColumns for KnownRow {
             event_id: row.event_id(2)?,
             execution_id: row.event_id(3)?,
             body: row.get(4)?,
+            logger: row.get(5)?,
         };
         Ok(Self(row.get(0)?, known))
     }
@@ -135,7 +136,8 @@ async fn known_events<C: SqlConnection>(
     keys: Vec<String>,
 ) -> Result<HashMap<String, KnownEvent>, sqlx::Error> {
     let sql = format!(
-        "SELECT key, id, event_id, execution_id, body FROM tidegate_eventlog WHERE key {}",
+        "SELECT e.key, e.id, e.event_id, e.execution_id, e.body, l.name FROM tidegate_eventlog e
+         LEFT JOIN tidegate_eventlog_logger l ON l.id = e.logger WHERE e.key {}",
         C::IN_LIST
     );
     let rows: Vec<KnownRow> = db.fetch_all(AssertSqlSafe(sql), &[&SqlList(&keys)]).await?;

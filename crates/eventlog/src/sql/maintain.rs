@@ -8,7 +8,7 @@ use tidegate_store::sql::{FromColumns, OwnColumns, SqlAccess, SqlConnection, Sql
 use tidegate_store::sqlx::AssertSqlSafe;
 use tidegate_store::{Store, sqlx};
 
-use super::{EventLogStatements, books_name, on_either};
+use super::{EventLogStatements, NO_LOGGER, books_name, on_either};
 use crate::EventLogError;
 use crate::limit::{COUNTED_AT_ONCE, REMOVED_AT_ONCE};
 use crate::recount::EventLogRecount;
@@ -63,7 +63,9 @@ impl FromColumns for OwnedEvent {
     fn from_columns(row: &impl OwnColumns) -> Result<Self, sqlx::Error> {
         Ok(Self {
             event_id: row.event_id(0)?,
-            logger: row.get(1)?,
+            logger: row
+                .get::<Option<i64>>(1)?
+                .filter(|number| *number != NO_LOGGER),
         })
     }
 }

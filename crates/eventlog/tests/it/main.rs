@@ -7,6 +7,7 @@
 
 mod books;
 mod databases;
+mod paths;
 mod posts;
 mod reads;
 

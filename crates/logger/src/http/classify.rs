@@ -13,7 +13,8 @@
 //! event stands alone. Its good neighbors are never rejected with it.
 //!
 //! A wrong token or address (401, 403, 404) is a failure like an outage: the fault is in the
-//! configuration. So is any status that the API does not use, because it then comes from something
+//! configuration. So is a refused id of the logger (400 with `logger.invalid`), which something in between
+//! has changed: the events are good. So is any status that the API does not use, because it then comes from something
 //! in between.
 
 #[cfg(test)]
@@ -73,6 +74,13 @@ pub fn classify(
                 retry_after,
             }),
         },
+        (400, _) if Complaint::read(body).code == Some(codes::LOGGER_INVALID) => {
+            ApiAnswer::Failed(ApiFailure {
+                code: codes::LOGGER_INVALID,
+                message: describe(status, &Complaint::read(body)),
+                retry_after,
+            })
+        }
         (400 | 409 | 413 | 415 | 422, 1) => ApiAnswer::PerEvent(vec![reject(status, body)]),
         (400 | 409 | 413 | 415 | 422, _) => ApiAnswer::TooLarge,
         (_, _) => ApiAnswer::Failed(ApiFailure {

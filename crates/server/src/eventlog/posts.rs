@@ -36,7 +36,7 @@ const LOGGER: &str = "x-tidegate-logger";
     request_body = EventSchema,
     responses(
         (status = 201, description = "The event is stored.", body = PostAnswerSchema),
-        (status = 400, description = "The event is invalid.", body = EventLogProblem),
+        (status = 400, description = "The event or a header is invalid.", body = EventLogProblem),
         (status = 409, description = "The key has another content.", body = EventLogProblem),
         (status = 413, description = "The body is too large.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
@@ -53,7 +53,7 @@ pub(super) async fn post_event(
         key: header(&headers, IDEMPOTENCY_KEY.as_str())?,
         event_id: event_id(&headers)?,
         batch_id: None,
-        logger: header(&headers, LOGGER)?,
+        logger: logger(&headers),
     };
     check_key(origin.key.as_deref())?;
     let answer = api.log.post_one(json, origin).await?;
@@ -69,7 +69,7 @@ pub(super) async fn post_event(
     request_body = EventBatchSchema,
     responses(
         (status = 201, description = "The outcome of each event.", body = BatchAnswerSchema),
-        (status = 400, description = "The envelope is invalid.", body = EventLogProblem),
+        (status = 400, description = "The envelope or a header is invalid.", body = EventLogProblem),
         (status = 409, description = "The key was used before.", body = EventLogProblem),
         (status = 413, description = "The batch is too large.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
@@ -83,7 +83,7 @@ pub(super) async fn post_batch(
 ) -> Created<BatchAnswer> {
     let json = json_text(&headers, &body)?;
     let origin = PostOrigin {
-        logger: header(&headers, LOGGER)?,
+        logger: logger(&headers),
         ..PostOrigin::default()
     };
     let answer = api.log.post_batch(json, origin).await?;
@@ -124,6 +124,12 @@ fn header(headers: &HeaderMap, name: &str) -> Result<Option<String>, EventLogPro
             Err(EventLogProblem::invalid([(name.to_owned(), message)]))
         }
     }
+}
+
+/// The id of the logger as it came; the event log says what is wrong with it.
+fn logger(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(LOGGER)?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 fn event_id(headers: &HeaderMap) -> Result<Option<EventId>, EventLogProblem> {

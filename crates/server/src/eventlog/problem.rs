@@ -131,6 +131,10 @@ impl From<EventLogError> for EventLogProblem {
             EventLogError::Request(field) => {
                 Self::invalid([(field.path.clone(), field.message.clone())])
             }
+            EventLogError::InvalidLogger { .. } => Self {
+                code: code.clone(),
+                ..Self::invalid([("x-tidegate-logger".to_owned(), message.clone())])
+            },
             EventLogError::Conflict { .. } | EventLogError::NameTaken { .. } => {
                 plain(StatusCode::CONFLICT)
             }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidegate_core::env::Env;
-use tidegate_eventlog::{EventLog, EventLogOptions};
-use tidegate_server::ServerConfig;
+use tidegate_eventlog::{EventLog, EventLogComponent, EventLogOptions};
 use tidegate_server::eventlog::{EventLogApi, event_log_routes};
+use tidegate_server::{ServerBuilder, ServerConfig};
 use tidegate_store::{Store, StoreOptions};
 
 use crate::client::Answer;
@@ -26,13 +26,15 @@ async fn start(config: ServerConfig, options: EventLogOptions) -> (Running, Temp
     let env = Env::system();
     let store = Store::open(&StoreOptions::new(url), &env).await.unwrap();
     let log = EventLog::open(store, options, &env).await.unwrap();
+    let component = Arc::new(EventLogComponent::new(log.clone(), &env));
     let routes = event_log_routes(EventLogApi {
         log,
         clock: Arc::clone(&env.clock),
         version: "0.0.0",
         build: "test".to_owned(),
     });
-    (Running::start(config, |b| b.routes(routes)).await, dir)
+    let build = |b: ServerBuilder| b.routes(routes).component(component);
+    (Running::start(config, build).await, dir)
 }
 
 async fn plain() -> (Running, TempDir) {
@@ -92,6 +94,61 @@ async fn every_failure_has_the_form_of_the_api() {
     assert_eq!(body["details"][0]["path"], "pageSize");
     let nobody = server.get("/v1/events/account/A/summary").await;
     assert_problem(&nobody, 404, "NOT_FOUND", "not_found");
+}
+
+#[tokio::test]
+async fn the_logger_of_an_event_is_kept_from_single_and_batch_posts() {
+    let (server, _dir) = plain().await;
+    let logger = "019a8f3e-5c00-7abc-8def-0123456789ab";
+    let header = format!("x-tidegate-logger: {logger}\r\n");
+    let id = |n: u32| format!("019a8f3e-5c00-7abc-8def-00000000000{n}");
+    let sample = |n: u32| {
+        let id = id(n);
+        SAMPLES[0].replace(
+            "{\"applicationId",
+            &format!("{{\"_id\":\"{id}\",\"applicationId"),
+        )
+    };
+    let one = post(&server, "/v1/events", &header, &sample(1)).await;
+    assert_eq!(one.status, 201, "{one:?}");
+    let batch = |n: u32| format!("{{\"events\":[{},{}]}}", sample(n), sample(n + 1));
+    let many = post(&server, "/v1/events/batch", &header, &batch(2)).await;
+    assert_eq!(many.json()["success"], true, "{many:?}");
+    let own = post(&server, "/v1/events", "", &sample(4)).await;
+    assert_eq!(own.status, 201);
+    for (n, expect) in [
+        (1, json!(logger)),
+        (2, json!(logger)),
+        (3, json!(logger)),
+        (4, Value::Null),
+    ] {
+        let found = server
+            .get(&format!("/tidegate/where/{}", id(n)))
+            .await
+            .json();
+        assert_eq!(found["history"][0]["logger"], expect, "{found}");
+    }
+    let executions = &many.json()["executionIds"];
+    let found = server
+        .get(&format!("/tidegate/where/{}", id(3)))
+        .await
+        .json();
+    assert_eq!(found["history"][0]["executionId"], executions[1], "{found}");
+    // One that is none is refused by its own code, which makes a logger keep its events.
+    for (wrong, path, body) in [
+        ("a b", "/v1/events", sample(5)),
+        ("", "/v1/events", sample(5)),
+        ("a, b", "/v1/events/batch", batch(5)),
+    ] {
+        let header = format!("x-tidegate-logger: {wrong}\r\n");
+        let refused = post(&server, path, &header, &body).await;
+        let body = assert_problem(&refused, 400, "Validation Error", "logger.invalid");
+        assert_eq!(body["details"][0]["path"], "x-tidegate-logger", "{body}");
+    }
+    let lost = server.get(&format!("/tidegate/where/{}", id(5))).await;
+    assert_eq!(lost.status, 404, "nothing of it is stored");
+    let audit = server.get("/tidegate/audit").await.json();
+    assert_eq!(audit["unaccounted"], 0, "{audit}");
 }
 
 #[tokio::test]
