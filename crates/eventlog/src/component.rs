@@ -58,7 +58,7 @@ impl Component for EventLogComponent {
         &'a self,
         delivered: &'a DeliveredEvents,
     ) -> BoxFuture<'a, Result<Option<Books>, Failure>> {
-        Box::pin(async {
+        Box::pin(async move {
             match (&delivered.origin, delivered.to) {
                 (Some(logger), ComponentKind::EventLog) => {
                     Ok(Some(self.log.logger_books(logger).await?))

@@ -19,16 +19,15 @@ use crate::command::{Ran, run_in};
 use crate::running::Running;
 
 /// An API on a database of its own, and a logger's directory beside it.
-struct Place {
+struct Installation {
     dir: TempDir,
     api: Running,
 }
 
-impl Place {
+impl Installation {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let yaml = "store: {url: \"sqlite://./events.db\"}\n\
-            eventlog: {async: {spillover-path: ./spillover}}\n";
+        let yaml = "eventlog: {async: {spillover-path: ./spillover}}\n";
         std::fs::write(dir.path().join("tidegate.yaml"), yaml).unwrap();
         let api = Running::start(dir.path(), &[]);
         Self { dir, api }
@@ -70,7 +69,10 @@ impl Place {
 
     /// Runs a statement behind the back of the API.
     fn execute(&self, sql: String) {
-        let url = format!("sqlite://{}", self.path().join("events.db").display());
+        let url = format!(
+            "sqlite://{}",
+            self.path().join("data/tidegate.db").display()
+        );
         Runtime::new().unwrap().block_on(async {
             let store = Store::open(&StoreOptions::new(url), &Env::system()).await;
             let Store::Sqlite(db) = store.unwrap() else {
@@ -97,20 +99,16 @@ fn component<'a>(audit: &'a Value, kind: &str) -> &'a Value {
 
 #[test]
 fn an_audit_follows_the_events_of_a_logger_into_the_api() {
-    let place = Place::new();
+    let place = Installation::new();
     let ids = place.log(5);
     let ran = place.audit(&[]);
     assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
     let audit = ran.json();
     let path = &component(&audit, "logger")["paths"][0];
-    assert_eq!(
-        (&path["compared"], &path["not_compared"]),
-        (&5.into(), &0.into())
-    );
-    assert_eq!(
-        (&path["kind"], &path["to"]),
-        (&"event-log".into(), &"eventlog".into())
-    );
+    assert_eq!(path["compared"], 5, "{path}");
+    assert_eq!(path["not_compared"], 0, "{path}");
+    assert_eq!(path["kind"], "event-log", "{path}");
+    assert_eq!(path["to"], "eventlog", "{path}");
     assert_eq!(path["missing"], serde_json::json!([]));
     let text = run_in(place.path(), &["audit"]);
     let line = "logger:./spillover → eventlog: 5 delivered events compared\n";
@@ -124,19 +122,22 @@ fn an_audit_follows_the_events_of_a_logger_into_the_api() {
     assert!(alone.stdout.contains(line), "{}", alone.stdout);
     let alone = place.audit(&["--spill", "spillover"]).json();
     let path = &component(&alone, "logger")["paths"][0];
-    assert_eq!(
-        (&path["not_compared"], &path["reason"]),
-        (&5.into(), &"no-receiver".into())
-    );
+    assert_eq!(path["not_compared"], 5, "{path}");
+    assert_eq!(path["reason"], "no-receiver", "{path}");
+
+    // Both of them named, though the database has no queue.
+    let store = "sqlite://./data/tidegate.db";
+    let named = place.audit(&["--spill", "spillover", "--store", store]);
+    assert_eq!(named.code, Some(0), "{}", named.stderr);
+    let named = named.json();
+    assert_eq!(component(&named, "logger")["paths"][0]["compared"], 5);
 
     // `where` shows the event in the API, with the id of its answer.
     let id = ids[2].to_string();
     let found = run_in(place.path(), &["where", &id, "-o", "json"]).json();
     let seen = found["history"].as_array().unwrap().last().unwrap();
-    assert_eq!(
-        (&seen["component"], &seen["place"]),
-        (&"eventlog".into(), &"delivered".into())
-    );
+    assert_eq!(seen["component"], "eventlog", "{found}");
+    assert_eq!(seen["place"], "delivered", "{found}");
     let execution: EventId = seen["executionId"].as_str().unwrap().parse().unwrap();
     let origin = &component(&audit, "logger")["paths"][0]["origin"];
     assert_eq!(&seen["logger"], origin, "{found}");
@@ -174,7 +175,7 @@ fn an_audit_follows_the_events_of_a_logger_into_the_api() {
 
 #[test]
 fn a_logger_that_runs_meanwhile_is_no_finding() {
-    let place = Place::new();
+    let place = Installation::new();
     let is_stopped = Arc::new(AtomicBool::new(false));
     let logger = place.logger();
     let flag = Arc::clone(&is_stopped);

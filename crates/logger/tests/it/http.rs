@@ -84,10 +84,9 @@ fn every_request_names_the_directory_that_its_events_went_through() {
     let config = || hasty(&dir).max_retries(0).circuit_breaker_threshold(1);
     // One event is spilled and replayed, others are sent, by two processes.
     let mut ids = BTreeSet::new();
-    for round in 0..2 {
+    for (numbers, count) in [(0..10, 10), (10..20, 20)] {
         let logger = over_http(&stub, config(), &losses);
-        logger.log_all((round * 10..round * 10 + 10).map(event));
-        let count = (round as usize + 1) * 10;
+        logger.log_all(numbers.map(event));
         stub.wait_until_blocking(|stub| stub.count() == count, LIMIT);
         ids.insert(logger.id().unwrap());
         assert_eq!(logger.shutdown().account.lost.total(), 0);
