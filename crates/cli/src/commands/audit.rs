@@ -78,7 +78,7 @@ fn text(audit: &Audit) -> String {
     lines.join("\n")
 }
 
-/// What became of the events that a component delivered. A path that cannot be closed here is said: silence
+/// Lines about the events that a component delivered. A path that cannot be closed here is said: silence
 /// must not pass for proof.
 fn path_lines(from: &str, path: &AuditedPath) -> Vec<String> {
     let events = |count: u64| table::counted(count, "delivered event");
