@@ -7,6 +7,7 @@ use std::time::Duration;
 use order_groups::{consume, produce};
 use tidegate_core::EventIds;
 use tidegate_core::env::Env;
+use tidegate_log::embedded::TopicBooks;
 use tidegate_log::{EmbeddedConfig, EmbeddedLog, Log};
 use tokio::sync::watch;
 
@@ -25,13 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (stop, stopped) = watch::channel(false);
     let first = tokio::spawn(consume(Arc::clone(&shared), stopped.clone()));
     let second = tokio::spawn(consume(shared, stopped));
-    while log
-        .storage()
-        .books()
-        .iter()
-        .any(|kept| kept.group.is_some() && kept.books.account().queued > 0)
-        || log.storage().books().len() < 2
-    {
+    while !is_all_handled(&log.storage().books()) {
         env.clock.sleep(Duration::from_millis(10)).await;
     }
     stop.send(true)?;
@@ -63,4 +58,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     log.close().await;
     Ok(())
+}
+
+/// Whether the group has begun and nothing waits for it. Both are told by one look at the books.
+fn is_all_handled(books: &[TopicBooks]) -> bool {
+    let mut groups = books.iter().filter(|kept| kept.group.is_some()).peekable();
+    groups.peek().is_some() && groups.all(|kept| kept.books.account().queued == 0)
 }

@@ -231,6 +231,21 @@ impl Scene {
         self.everything(at).await.iter().map(text).collect()
     }
 
+    /// The values that a partition holds, once it holds so many. A broker answers a commit before it ends
+    /// the transaction in the partitions, so its records can be read a moment later.
+    pub async fn values_once(&self, at: &TopicPartition, count: usize) -> Vec<String> {
+        self.soon("the records of a commit", async {
+            loop {
+                let values = self.values(at).await;
+                if values.len() >= count {
+                    return values;
+                }
+                self.stage.clock().sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+    }
+
     /// Describes a partition.
     pub async fn partition(&self, at: &TopicPartition) -> PartitionDescription {
         let description = self.log.describe(&at.topic).await.unwrap();

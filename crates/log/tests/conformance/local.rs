@@ -185,6 +185,31 @@ fn a_closed_log_ends_its_sessions_and_answers_closed() {
 }
 
 #[test]
+fn a_member_that_waits_is_woken_when_the_log_is_closed() {
+    let mut sim = Sim::new(1);
+    let node = sim.node("a");
+    let env = node.env();
+    sim.block_on(&node, async move {
+        let (log, join, at) = slow_log(&env).await;
+        let session = log.join(join).await.unwrap();
+        let assigned = session.poll().await.unwrap();
+        assert!(matches!(assigned, SessionEvent::Assigned(_)));
+        // Nothing else wakes a member whose partitions are all paused.
+        session.pause(&[at]).await.unwrap();
+        let close = async {
+            env.clock.sleep(Duration::from_secs(1)).await;
+            log.crash();
+            env.clock.sleep(Duration::from_secs(60)).await;
+        };
+        let woken = tokio::select! {
+            woken = session.poll() => woken,
+            () = close => panic!("the member still waits"),
+        };
+        assert_eq!(woken.unwrap_err().code().to_string(), "log.closed");
+    });
+}
+
+#[test]
 fn commits_behind_one_whose_request_is_lost_are_refused() {
     for seed in 0..20 {
         let mut sim = Sim::new(seed);

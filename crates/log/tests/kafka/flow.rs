@@ -13,7 +13,7 @@ mod needs_kafka {
 
     use crate::heard;
     use crate::scene::{
-        LIMIT, append, append_of, assigned, committed, config, everything, group, log, number,
+        LIMIT, append, append_of, assigned, committed, config, everything_once, group, log, number,
         numbers_once, open, poll, run, topic, topic_with, variable,
     };
 
@@ -86,8 +86,8 @@ mod needs_kafka {
                 offsets: vec![],
             };
             session.commit(commit).await.unwrap();
-            assert_eq!(everything(&log, &at).await.len(), 1_500);
-            assert_eq!(everything(&log, &large).await.len(), 500);
+            assert_eq!(everything_once(&log, &at, 1_500).await.len(), 1_500);
+            assert_eq!(everything_once(&log, &large, 500).await.len(), 500);
         });
     }
 

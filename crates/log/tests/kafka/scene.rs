@@ -125,12 +125,16 @@ pub(crate) async fn numbers(log: &KafkaLog, at: &TopicPartition) -> Vec<u64> {
     everything(log, at).await.iter().map(number).collect()
 }
 
-/// The numbers that a partition holds, once it holds so many. The broker answers a commit before it ends the
+/// All that a partition holds, once it holds so many. The broker answers a commit before it ends the
 /// transaction in the partitions, so its records can be read a moment later.
-pub(crate) async fn numbers_once(log: &KafkaLog, at: &TopicPartition, count: usize) -> Vec<u64> {
+pub(crate) async fn everything_once(
+    log: &KafkaLog,
+    at: &TopicPartition,
+    count: usize,
+) -> Vec<StoredRecord> {
     let reading = async {
         loop {
-            let found = numbers(log, at).await;
+            let found = everything(log, at).await;
             if found.len() >= count {
                 return found;
             }
@@ -139,6 +143,12 @@ pub(crate) async fn numbers_once(log: &KafkaLog, at: &TopicPartition, count: usi
     };
     let found = tokio::time::timeout(LIMIT, reading).await;
     found.expect("the records of a commit can be read in time")
+}
+
+/// The numbers that a partition holds, once it holds so many.
+pub(crate) async fn numbers_once(log: &KafkaLog, at: &TopicPartition, count: usize) -> Vec<u64> {
+    let found = everything_once(log, at, count).await;
+    found.iter().map(number).collect()
 }
 
 /// Polls until something is assigned, and says what.

@@ -111,6 +111,8 @@ fn records_of_unknown_partitions_are_counted_and_their_offsets_left_out() {
     let (missing, more) = (unaccounted(&disk), unknown(&disk));
     assert_eq!(missing + more, 68);
     assert!(missing >= 30, "{missing}");
+    let loss = unknown_loss(&disk, dir()).unwrap().unwrap();
+    assert_eq!(loss.damage.len(), 1, "one place is damaged: {loss}");
     for _ in 0..2 {
         let mut harness = open(&disk);
         let first = harness.append(vec![append("a", 1, 100)]).unwrap()[0]

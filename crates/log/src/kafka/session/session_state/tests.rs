@@ -117,6 +117,7 @@ fn a_pause_holds_across_a_rebalance_and_resuming_goes_on_where_it_began() {
 fn a_full_partition_is_waited_for_before_its_client_is_paused() {
     let mut state = state(2);
     state.accept(&at(0), stored(0..4), NOW);
+    assert_eq!(state.ready_bytes(), 4 * Record::new("x").size());
     assert_eq!(
         state.orders(NOW),
         ConsumerCommands {
