@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{Entropy, Env, Stream};
-use tidegate_logger::OnFull;
+use tidegate_logger::{Logger, OnFull};
 
 use self::api_process::{ApiProcess, DemoPorts};
 use self::directory::DemoDirectory;
+use self::sample::OutageCounters;
 use self::service::DemoResort;
 use self::verdict::OutagePhaseEnd;
 use crate::report::ErrorReport;
@@ -287,21 +288,32 @@ impl<F: FnMut(&OutageFrame<'_>) -> Result<(), ErrorReport>> OutageStory<F> {
     }
 
     fn note_end(&mut self) {
-        let resort = self.tight.as_ref().unwrap_or(&self.resort);
-        let (account, metrics) = (resort.logger().account(), resort.logger().metrics());
+        let loggers = match &self.tight {
+            None => vec![self.resort.logger()],
+            Some(tight) if self.phase + 1 < PHASES.len() => vec![tight.logger()],
+            Some(tight) => vec![self.resort.logger(), tight.logger()],
+        };
+        let mut counters = OutageCounters::default();
+        for logger in &loggers {
+            counters.add(&logger.metrics());
+        }
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (began, name) = self.marks.last().copied().unwrap_or_default();
+        let is_open = |logger: &&Logger| logger.metrics().is_circuit_open;
         self.phases.push(OutagePhaseEnd {
             name,
             began_at_ms: ms(began),
             ended_at_ms: ms(self.now()),
-            breaker: if metrics.is_circuit_open {
+            breaker: if loggers.iter().any(is_open) {
                 "OPEN"
             } else {
                 "CLOSED"
             },
-            counters: metrics.into(),
-            account,
+            counters,
+            account: loggers
+                .first()
+                .map(|logger| logger.account())
+                .unwrap_or_default(),
         });
     }
 

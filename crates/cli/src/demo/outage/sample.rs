@@ -107,8 +107,8 @@ fn value_at<T: Default>(
     found.map(value).unwrap_or_default()
 }
 
-/// The documented counters of a logger.
-#[derive(Debug, Clone, Copy, Serialize)]
+/// The documented counters, of one logger or of several together.
+#[derive(Debug, Default, Serialize)]
 pub(super) struct OutageCounters {
     pub(super) queued: u64,
     pub(super) sent: u64,
@@ -120,18 +120,17 @@ pub(super) struct OutageCounters {
     pub(super) spill_bytes: u64,
 }
 
-impl From<Metrics> for OutageCounters {
-    fn from(metrics: Metrics) -> Self {
-        Self {
-            queued: metrics.events_queued,
-            sent: metrics.events_sent,
-            failed: metrics.events_failed,
-            spilled: metrics.events_spilled,
-            replayed: metrics.events_replayed,
-            queue_depth: metrics.queue_depth,
-            spill_pending: metrics.spill_pending,
-            spill_bytes: metrics.spill_bytes,
-        }
+impl OutageCounters {
+    /// Adds the counters of a logger.
+    pub(super) fn add(&mut self, metrics: &Metrics) {
+        self.queued += metrics.events_queued;
+        self.sent += metrics.events_sent;
+        self.failed += metrics.events_failed;
+        self.spilled += metrics.events_spilled;
+        self.replayed += metrics.events_replayed;
+        self.queue_depth += metrics.queue_depth;
+        self.spill_pending += metrics.spill_pending;
+        self.spill_bytes += metrics.spill_bytes;
     }
 }
 

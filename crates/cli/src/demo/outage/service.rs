@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tidegate_core::env::{Env, Task};
 use tidegate_logger::{
     Defaults, Event, EventSink, HttpApi, Logger, LoggerConfig, LoggerConfigBuilder, LoggerReport,
-    ProcessTemplate, Refused, RunningLogger,
+    ProcessTemplate, Refused, RunningLogger, Text,
 };
 
 use super::failed;
@@ -29,7 +29,7 @@ struct AcceptedEvents {
 
 impl EventSink for AcceptedEvents {
     fn log(&self, event: Event) -> Result<(), Refused> {
-        let text = |field: &Option<_>| field.as_deref().unwrap_or_default().to_owned();
+        let text = |field: &Option<Text>| field.as_deref().unwrap_or_default().to_owned();
         let key = (text(&event.correlation_id), text(&event.span_id));
         self.logger.log(event)?;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,8 +16,9 @@ pub(super) struct OutagePhaseEnd {
     pub(super) ended_at_ms: u64,
     /// The state of the breaker.
     pub(super) breaker: &'static str,
-    /// The counters and the books of the logger that was at work.
+    /// The counters of the logger that was at work, in the summary of both.
     pub(super) counters: OutageCounters,
+    /// The books of that logger, in the summary of the first.
     pub(super) account: Account,
 }
 
