@@ -41,7 +41,13 @@ impl Signals {
         let (ended, stdin) = oneshot::channel();
         let watch = move || {
             let mut bytes = [0; 64];
-            while matches!(io::stdin().read(&mut bytes), Ok(1..)) {}
+            loop {
+                match io::stdin().read(&mut bytes) {
+                    Ok(1..) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(0) | Err(_) => break,
+                }
+            }
             ended.send(()).ok();
         };
         let started = std::thread::Builder::new()

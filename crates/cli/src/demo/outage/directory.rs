@@ -92,7 +92,7 @@ impl DemoDirectory {
         format!(
             "server:\n  listen: \"127.0.0.1:{port}\"\n\
              store:\n  url: {store}\n\
-             log:\n  embedded: {{path: {log}, journal-size: 1MiB, max-commit-size: 1MiB}}\n\
+             log:\n  embedded: {{path: {log}, journal-size: 1MiB}}\n\
              eventlog:\n  base-url: \"http://127.0.0.1:{port}\"\n  api: {{enabled: true}}\n  \
              async: {{spillover-path: {spill}}}\n"
         )
