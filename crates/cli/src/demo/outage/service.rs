@@ -30,7 +30,7 @@ struct AcceptedEvents {
 impl EventSink for AcceptedEvents {
     fn log(&self, event: Event) -> Result<(), Refused> {
         let text = |field: &Option<Text>| field.as_deref().unwrap_or_default().to_owned();
-        let key = (text(&event.correlation_id), text(&event.span_id));
+        let key = (text(&event.correlation_id), text(&event.extras().span_id));
         self.logger.log(event)?;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         *seen.entry(key).or_default() += 1;
