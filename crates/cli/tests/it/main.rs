@@ -15,6 +15,8 @@ mod command;
 mod config;
 #[cfg(feature = "demo")]
 mod demo;
+#[cfg(feature = "demo")]
+mod demo_outage;
 mod help;
 mod log;
 mod log_audit;
