@@ -15,6 +15,7 @@ mod command;
 mod config;
 #[cfg(feature = "demo")]
 mod demo;
+mod event_log;
 mod help;
 mod log;
 mod log_audit;

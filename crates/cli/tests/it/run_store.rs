@@ -116,12 +116,27 @@ fn a_process_does_not_start_without_its_database() {
 }
 
 /// Passes bytes between the command and the server until it is cut.
-struct Line {
+pub(crate) struct Line {
     address: String,
     is_cut: Arc<AtomicBool>,
 }
 
 impl Line {
+    /// A line to the server of this URL, and the URL through it.
+    pub(crate) fn to_database(url: &str) -> (Self, String) {
+        let (scheme, rest) = url.split_once("://").unwrap();
+        let (before, path) = rest.split_once('/').unwrap();
+        let (user, server) = before.rsplit_once('@').unwrap_or(("", before));
+        let line = Self::to(server);
+        let at = if user.is_empty() {
+            String::new()
+        } else {
+            format!("{user}@")
+        };
+        let through = format!("{scheme}://{at}{}/{path}", line.address);
+        (line, through)
+    }
+
     fn to(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -160,7 +175,7 @@ impl Line {
         Self { address, is_cut }
     }
 
-    fn set_cut(&self, is_cut: bool) {
+    pub(crate) fn set_cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
 }
@@ -174,16 +189,8 @@ mod needs_postgres {
     fn while_the_database_is_away_the_process_lives_and_is_not_ready() {
         with(|url| {
             let dir = tempfile::tempdir().unwrap();
-            let (scheme, rest) = url.split_once("://").unwrap();
-            let (before, path) = rest.split_once('/').unwrap();
-            let (user, server) = before.rsplit_once('@').unwrap_or(("", before));
-            let line = Line::to(server);
-            let at = if user.is_empty() {
-                String::new()
-            } else {
-                format!("{user}@")
-            };
-            let through = format!("store.url={scheme}://{at}{}/{path}", line.address);
+            let (line, through) = Line::to_database(url);
+            let through = format!("store.url={through}");
             let running = Running::start(dir.path(), &["--set", &through]);
             let wait = |head: &str| {
                 let limit = Instant::now() + Duration::from_secs(60);

@@ -5,10 +5,9 @@
     reason = "tests read addresses from the environment and run in real time"
 )]
 
-mod books;
+mod conformance;
 mod databases;
-mod posts;
-mod reads;
+mod disk_full;
 
 /// Each rule as a test of its own on SQLite, and in `needs_postgres` on PostgreSQL.
 macro_rules! on_every_database {
