@@ -129,7 +129,7 @@ fn values() -> Vec<(&'static str, Vec<Value>, Vec<(Value, &'static str)>)> {
 fn text(field: &str, characters: usize) -> String {
     let character = match field {
         "traceId" | "spanId" => "a",
-        _ => "é",
+        _ => "🐢",
     };
     character.repeat(characters)
 }

@@ -17,6 +17,7 @@ crate::on_every_database!(
     p11_linked_events_belong_to_the_account,
     p12_a_process_is_defined_once,
     summaries_add_up,
+    a_zero_character_finds_nothing,
 );
 
 async fn post(log: &EventLog, events: &[String]) {
@@ -320,4 +321,48 @@ async fn summaries_add_up(log: EventLog) {
     assert_eq!(account.recent_errors.len(), 2);
     let missing = log.account_summary("B".to_owned()).await;
     assert!(matches!(missing, Err(EventLogError::NotFound { .. })));
+}
+
+/// PostgreSQL takes none in a value; a question with one has an answer all the same.
+async fn a_zero_character_finds_nothing(log: EventLog) {
+    const ZERO: &str = "a\0b";
+    post(&log, &[event(json!({ "accountId": "A" }))]).await;
+    let (zero, page) = (ZERO.to_owned(), PageRequest::default());
+    let correlation = log.correlation(zero.clone(), &page).await.unwrap();
+    assert_eq!(correlation.page.total_count, 0);
+    let trace = log.trace(zero.clone(), &page).await.unwrap();
+    assert_eq!(trace.page.total_count, 0);
+    let batch = log.batch(zero.clone(), None, &page).await.unwrap();
+    assert_eq!(batch.page.total_count, 0);
+    assert_eq!(
+        log.batch_summary(zero.clone())
+            .await
+            .unwrap()
+            .total_processes,
+        0
+    );
+    for include_linked in [false, true] {
+        let query = AccountQuery {
+            include_linked,
+            ..AccountQuery::default()
+        };
+        let account = log.account_events(ZERO, &query).await.unwrap();
+        assert_eq!(account.total_count, 0);
+    }
+    let traces = TraceQuery {
+        correlation_id: Some(zero.clone()),
+        ..TraceQuery::default()
+    };
+    assert_eq!(log.traces(&traces).await.unwrap().total_count, 0);
+    let lookup = LookupQuery {
+        process_name: Some(zero.clone()),
+        ..LookupQuery::default()
+    };
+    assert_eq!(log.lookup(&lookup).await.unwrap().total_count, 0);
+    for missing in [
+        log.find_link(ZERO).await.map(drop),
+        log.account_summary(zero).await.map(drop),
+    ] {
+        assert!(matches!(missing, Err(EventLogError::NotFound { .. })));
+    }
 }
