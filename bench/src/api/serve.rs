@@ -84,6 +84,6 @@ pub(crate) fn run_child(_: &[String]) {
         let server = Server::builder(config).routes(routes).bind(&env).await;
         let server = server.expect("an address is free");
         println!("{}", json!({"address": server.local_addr().to_string()}));
-        server.run(std::future::pending()).await;
+        drop(server.run(std::future::pending()).await);
     });
 }

@@ -183,7 +183,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended by itself.
-        self.child.kill().ok();
-        self.child.wait().ok();
+        drop(self.child.kill());
+        drop(self.child.wait());
     }
 }

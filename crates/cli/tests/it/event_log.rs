@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemClock;
 use tidegate_logger::{
-    Defaults, Event, HttpApi, LoggerConfig, LoggerConfigBuilder, OnFull, RunningLogger,
+    Defaults, Event, HttpApi, Logger, LoggerConfig, LoggerConfigBuilder, OnFull, RunningLogger,
 };
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 use tidegate_store::{Store, StoreOptions};
@@ -154,7 +154,7 @@ fn each_event_is_stored_once_through_three_kills(url: &str, dir: &Path, has_seco
     let total = i64::try_from(LOGGERS * each).unwrap();
     let store = format!("store.url={url}");
     let address = free_address();
-    let mut api = Running::start_at(dir, &address, &["--set", &store]);
+    let api = Running::start_at(dir, &address, &["--set", &store]);
     let beside = tempfile::tempdir().unwrap();
     let second = has_second.then(|| Running::start(beside.path(), &["--set", &store]));
     let loggers: Vec<RunningLogger> = (0..LOGGERS)
@@ -166,8 +166,10 @@ fn each_event_is_stored_once_through_three_kills(url: &str, dir: &Path, has_seco
             logger(config(), &dir.join(format!("spill-{number}")), at)
         })
         .collect();
-    std::thread::scope(|scope| {
+    let api = std::thread::scope(|scope| {
+        let mut api = api;
         for (number, logger) in loggers.iter().enumerate() {
+            let logger = Logger::clone(logger);
             scope.spawn(move || {
                 for n in 0..each {
                     assert!(logger.log(event(number, n)).is_ok(), "there is room");
@@ -184,6 +186,7 @@ fn each_event_is_stored_once_through_three_kills(url: &str, dir: &Path, has_seco
             });
             api = Running::start_at(dir, &address, &["--set", &store]);
         }
+        api
     });
     until("all is delivered", || delivered(&loggers) == total);
     for logger in loggers {
@@ -229,9 +232,8 @@ fn p06_a_batch_above_the_limit_is_split_and_all_its_events_arrive() {
     let spill = dir.path().join("spill");
     let sender = logger(config().batch_size(100), &spill, &running.address);
     let long = "long ".repeat(10_000);
-    let events = (0..60).map(|n| {
-        Event::step("Large", "Logged", long.as_str().to_owned()).correlation_id(format!("c{n}"))
-    });
+    let events = (0..60)
+        .map(|n| Event::step("Large", "Logged", long.clone()).correlation_id(format!("c{n}")));
     assert_eq!(sender.log_all(events), 60);
     until("all is delivered", || sender.account().delivered == 60);
     let account = sender.shutdown().account;

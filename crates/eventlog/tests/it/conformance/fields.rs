@@ -32,8 +32,10 @@ const TEXTS: [(&str, usize, Option<usize>); 17] = [
     ("spanId", 16, Some(16)),
 ];
 
-/// Other values that are accepted, and others that are refused, with the path that is named.
-fn values() -> Vec<(&'static str, Vec<Value>, Vec<(Value, &'static str)>)> {
+/// A field, values that are accepted, and values that are refused with the path that is named.
+type FieldValues = (&'static str, Vec<Value>, Vec<(Value, &'static str)>);
+
+fn values() -> Vec<FieldValues> {
     let hex = "0123456789abcdef";
     let times = ["2026-06-01T10:15:30Z", "2026-06-01T12:15:30.123+02:00"];
     let methods = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];

@@ -143,7 +143,7 @@ async fn p09_a_search_needs_a_subject_and_a_bounded_window(log: EventLog) {
         (None, None, None, "accountId"),
         (Some("A"), Some("2026-06-01"), None, "endDate"),
         (Some("A"), None, Some("2026-06-01"), "startDate"),
-        (Some("A"), Some("2026-06-01"), Some("2026-07-02"), "endDate"),
+        (Some("A"), Some("2026-06-01"), Some("2026-07-01"), "endDate"),
     ] {
         let window = TimeWindow::read(start, end).unwrap();
         let account_id = subject.map(str::to_owned);
