@@ -14,7 +14,7 @@ use tidegate_store::{Store, StoreOptions};
 use tokio::sync::oneshot;
 
 use crate::client::Answer;
-use crate::fixture::{Running, config, config_with_token};
+use crate::fixture::{HandClock, Running, config, config_with_token, within};
 
 const JSON: &str = "content-type: application/json\r\n";
 /// The two lines of the documented sample.
@@ -25,23 +25,22 @@ const SAMPLES: [&str; 2] = [
 
 async fn start(config: ServerConfig, options: EventLogOptions) -> (Running, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir, Duration::from_secs(10), 10).await;
-    (serve(config, store, options).await, dir)
+    let env = Env::system();
+    let store = open(&dir, 10, &env).await;
+    (serve(config, store, options, &env).await, dir)
 }
 
-async fn open(dir: &TempDir, timeout: Duration, max_connections: u32) -> Store {
+async fn open(dir: &TempDir, max_connections: u32, env: &Env) -> Store {
     let url = format!("sqlite://{}", dir.path().join("events.db").display());
     let options = StoreOptions {
-        timeout,
         max_connections,
         ..StoreOptions::new(url)
     };
-    Store::open(&options, &Env::system()).await.unwrap()
+    Store::open(&options, env).await.unwrap()
 }
 
-async fn serve(config: ServerConfig, store: Store, options: EventLogOptions) -> Running {
-    let env = Env::system();
-    let log = EventLog::open(store, options, &env).await.unwrap();
+async fn serve(config: ServerConfig, store: Store, options: EventLogOptions, env: &Env) -> Running {
+    let log = EventLog::open(store, options, env).await.unwrap();
     let routes = event_log_routes(EventLogApi {
         log,
         clock: Arc::clone(&env.clock),
@@ -163,8 +162,13 @@ async fn p12_an_idempotency_key_answers_a_repeat_and_refuses_another_request() {
 #[tokio::test]
 async fn p13_a_store_that_stands_still_is_told_within_three_seconds() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir, Duration::from_secs(4), 1).await;
-    let server = serve(config(), store.clone(), EventLogOptions::default()).await;
+    let clock = HandClock::new();
+    let env = Env {
+        clock: clock.clone(),
+        ..Env::system()
+    };
+    let store = open(&dir, 1, &env).await;
+    let server = serve(config(), store.clone(), EventLogOptions::default(), &env).await;
     // Somebody has the one reader and the one writer.
     let Store::Sqlite(file) = store.clone() else {
         panic!("it is SQLite");
@@ -181,36 +185,40 @@ async fn p13_a_store_that_stands_still_is_told_within_three_seconds() {
         });
         read.await.is_ok()
     });
-    held.await.unwrap();
+    within(held).await.unwrap();
     let writing = store.begin().await.unwrap();
-    let clock = SystemClock::new();
-    let answer = server.get("/v1/healthcheck/ready").await;
-    assert_eq!(
-        (answer.status, answer.json()),
-        (503, json!({"status": "not_ready"}))
-    );
-    assert!(
-        clock.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        clock.elapsed()
-    );
+    let three_seconds = async {
+        clock.asked_for(Duration::from_secs(3)).await;
+        clock.advance(Duration::from_secs(3));
+    };
+    let (answer, ()) = tokio::join!(server.get("/v1/healthcheck/ready"), three_seconds);
+    let not_ready = json!({"status": "not_ready"});
+    assert_eq!((answer.status, answer.json()), (503, not_ready));
     assert_eq!(server.get("/v1/healthcheck").await.status, 200);
-    let refused = post(&server, "/v1/events", "", SAMPLES[0]).await;
+    let refused = {
+        let post = post(&server, "/v1/events", "", SAMPLES[0]);
+        let time_passes = async {
+            loop {
+                clock.advance(Duration::from_secs(1));
+                SystemClock::new().sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = post => answer,
+            () = time_passes => unreachable!("time does not end"),
+        }
+    };
     assert_problem(&refused, 503, "Service Unavailable", "store.unavailable");
     assert!(refused.header("retry-after").is_some());
-    release.send(()).ok();
-    reading.await.unwrap();
+    drop(release);
+    within(reading).await.unwrap();
     writing.rollback().await.unwrap();
     assert_eq!(server.get("/v1/healthcheck/ready").await.status, 200);
     let stats = server.get("/v1/dashboard/stats").await.json();
-    assert_eq!(
-        stats["totalEvents"], 0,
-        "a post that was refused is not there"
-    );
-    assert_eq!(
-        post(&server, "/v1/events", "", SAMPLES[0]).await.status,
-        201
-    );
+    assert_eq!(stats["totalEvents"], 0, "a refused post is not there");
+    let stored = post(&server, "/v1/events", "", SAMPLES[0]).await;
+    assert_eq!(stored.status, 201);
 }
 
 #[tokio::test]
