@@ -27,8 +27,11 @@ const BENCHES: [(&str, fn()); 6] = [
     ("queue", queue::run),
 ];
 
+/// Runs with the arguments behind the first.
+type RunChild = fn(&[String]);
+
 /// The arguments that make this program one of those that are measured.
-const CHILDREN: [(&str, fn(&[String])); 3] = [
+const CHILDREN: [(&str, RunChild); 3] = [
     (api::CHILD, api::run_child),
     (logger::CHILD, logger::run_child),
     (queue::CHILD, queue::run_child),

@@ -84,6 +84,7 @@ pub(crate) fn run_child(_: &[String]) {
         let server = Server::builder(config).routes(routes).bind(&env).await;
         let server = server.expect("an address is free");
         println!("{}", json!({"address": server.local_addr().to_string()}));
-        drop(server.run(std::future::pending()).await);
+        let report = server.run(std::future::pending()).await;
+        eprintln!("the API stopped: {report:?}");
     });
 }
