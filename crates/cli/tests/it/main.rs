@@ -17,6 +17,7 @@ mod config;
 mod demo;
 #[cfg(feature = "demo")]
 mod demo_outage;
+mod event_log;
 mod help;
 mod log;
 mod log_audit;

@@ -90,6 +90,10 @@ pub(super) async fn link<C: SqlConnection>(
     db: &mut C,
     correlation_id: &str,
 ) -> Result<Option<CorrelationLink>, sqlx::Error> {
+    // No link has a zero character, and PostgreSQL takes none in a value.
+    if correlation_id.contains('\0') {
+        return Ok(None);
+    }
     let sql = "SELECT correlation_id, account_id, application_id, customer_id, card_number_last4,
             retain
         FROM tidegate_correlation_link WHERE correlation_id = $1";

@@ -53,12 +53,19 @@ impl Conditions {
     /// And whose `column` is `text`, if one is given.
     pub(crate) fn and_is(self, column: &'static str, text: Option<&str>) -> Self {
         match text {
+            Some(text) if text.contains('\0') => self.and_none(),
             Some(text) => {
                 let value = SqlParam::Text(text.to_owned());
                 self.and(&format!("{column} = "), value, "")
             }
             None => self,
         }
+    }
+
+    /// No event. A zero character stands in no column, and PostgreSQL takes none in a value.
+    fn and_none(mut self) -> Self {
+        self.sql.push_str(" AND false");
+        self
     }
 
     /// And with this outcome, if one is given.
@@ -83,6 +90,9 @@ impl Conditions {
 
     /// And of this account, or of a correlation that is linked to it.
     pub(crate) fn and_linked(self, account: &str) -> Self {
+        if account.contains('\0') {
+            return self.and_none();
+        }
         // Two ways into the table, each by its own index; `OR` would go through all of it.
         let value = SqlParam::Text(account.to_owned());
         let own = "id IN (SELECT o.id FROM tidegate_eventlog o WHERE o.account_id = ";

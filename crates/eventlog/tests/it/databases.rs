@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_eventlog::{EventLog, EventLogOptions};
 use tidegate_store::sql::{SqlAccess, SqlConnection, SqlDatabase};
@@ -18,18 +19,39 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
+/// How long a call may take; a machine that does much else is slow.
+const PATIENT: Duration = Duration::from_secs(30);
+
 /// Runs a rule on a file of its own.
 pub(crate) fn on_sqlite<F: Future<Output = ()>>(rule: impl FnOnce(EventLog) -> F) {
+    on_sqlite_within(PATIENT, rule);
+}
+
+/// The same with this limit for each call.
+pub(crate) fn on_sqlite_within<F: Future<Output = ()>>(
+    timeout: Duration,
+    rule: impl FnOnce(EventLog) -> F,
+) {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", dir.path().join("events.db").display());
     runtime().block_on(async {
-        let store = Store::open(&StoreOptions::new(url), &Env::system()).await;
+        let mut options = StoreOptions::new(url);
+        options.timeout = timeout;
+        let store = Store::open(&options, &Env::system()).await;
         rule(open(store.unwrap()).await).await;
     });
 }
 
 /// Runs a rule in a schema of its own on the server of the tests.
 pub(crate) fn on_postgres<F: Future<Output = ()>>(rule: impl FnOnce(EventLog) -> F) {
+    on_postgres_within(PATIENT, rule);
+}
+
+/// The same with this limit for each call.
+pub(crate) fn on_postgres_within<F: Future<Output = ()>>(
+    timeout: Duration,
+    rule: impl FnOnce(EventLog) -> F,
+) {
     let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
     runtime().block_on(async {
         let env = Env::system();
@@ -39,7 +61,7 @@ pub(crate) fn on_postgres<F: Future<Output = ()>>(rule: impl FnOnce(EventLog) ->
         run(&admin, format!("CREATE SCHEMA {schema}")).await;
         let mut options = StoreOptions::new(url);
         options.schema = Some(schema.clone());
-        options.timeout = Duration::from_secs(30);
+        options.timeout = timeout;
         let store = Store::open(&options, &env).await.unwrap();
         rule(open(store).await).await;
         run(&admin, format!("DROP SCHEMA {schema} CASCADE")).await;
@@ -68,6 +90,11 @@ pub(crate) async fn run(store: &Store, sql: String) {
         }
     };
     done.unwrap();
+}
+
+/// An id of one minute, by its number.
+pub(crate) fn id(n: u128) -> EventId {
+    EventId::from_u128((0x019a_8f3e_5c00 << 80) | (7 << 76) | (0b10 << 62) | n)
 }
 
 /// An event with these members over the usual ones.

@@ -5,11 +5,10 @@
     reason = "tests read addresses from the environment and run in real time"
 )]
 
-mod books;
+mod conformance;
 mod databases;
+mod disk_full;
 mod paths;
-mod posts;
-mod reads;
 
 /// Each rule as a test of its own on SQLite, and in `needs_postgres` on PostgreSQL.
 macro_rules! on_every_database {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -78,7 +79,7 @@ pub(super) struct EventSchema {
 }
 
 /// The kind of an event.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = ProcessStatus, rename_all = "SCREAMING_SNAKE_CASE")]
 pub(super) enum ProcessStatusSchema {
     ProcessStart,
@@ -88,7 +89,7 @@ pub(super) enum ProcessStatusSchema {
 }
 
 /// How an event went.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = EventStatus, rename_all = "SCREAMING_SNAKE_CASE")]
 pub(super) enum EventStatusSchema {
     Success,
@@ -152,7 +153,7 @@ pub(super) struct BatchProblemSchema {
 }
 
 /// An event with the fields of the server.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = StoredEvent, rename_all = "camelCase")]
 pub(super) struct StoredEventSchema {
     event_log_id: i64,
@@ -171,7 +172,7 @@ pub(super) struct StoredEventSchema {
 }
 
 /// A page of events.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = EventPage, rename_all = "camelCase")]
 pub(super) struct EventPageSchema {
     events: Vec<StoredEventSchema>,
@@ -195,16 +196,12 @@ pub(super) struct FoundEventsSchema {
 }
 
 /// A page of a batch.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = BatchEvents, rename_all = "camelCase")]
 pub(super) struct BatchEventsSchema {
     batch_id: String,
-    events: Vec<StoredEventSchema>,
-    total_count: i64,
-    page: u32,
-    page_size: u32,
-    has_more: bool,
-    next_after: Option<String>,
+    #[serde(flatten)]
+    page: EventPageSchema,
     unique_correlation_ids: i64,
     success_count: i64,
     failure_count: i64,
@@ -241,31 +238,23 @@ pub(super) struct AccountSummarySchema {
 }
 
 /// A page of a correlation.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = CorrelationEvents, rename_all = "camelCase")]
 pub(super) struct CorrelationEventsSchema {
     correlation_id: String,
     account_id: Option<String>,
     is_linked: bool,
-    events: Vec<StoredEventSchema>,
-    total_count: i64,
-    page: u32,
-    page_size: u32,
-    has_more: bool,
-    next_after: Option<String>,
+    #[serde(flatten)]
+    page: EventPageSchema,
 }
 
 /// A page of a trace.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = TraceEvents, rename_all = "camelCase")]
 pub(super) struct TraceEventsSchema {
     trace_id: String,
-    events: Vec<StoredEventSchema>,
-    total_count: i64,
-    page: u32,
-    page_size: u32,
-    has_more: bool,
-    next_after: Option<String>,
+    #[serde(flatten)]
+    page: EventPageSchema,
     systems_involved: Vec<String>,
     total_duration_ms: i64,
     /// The number of events with each status.

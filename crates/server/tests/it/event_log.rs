@@ -1,17 +1,20 @@
 //! The Event Log API over HTTP.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_core::env::Env;
+use tidegate_core::env::system::SystemClock;
+use tidegate_core::env::{Clock, Env};
 use tidegate_eventlog::{EventLog, EventLogComponent, EventLogOptions};
 use tidegate_server::eventlog::{EventLogApi, event_log_routes};
 use tidegate_server::{ServerBuilder, ServerConfig};
 use tidegate_store::{Store, StoreOptions};
+use tokio::sync::oneshot;
 
 use crate::client::Answer;
-use crate::fixture::{Running, config, config_with_token};
+use crate::fixture::{HandClock, Running, config, config_with_token, within};
 
 const JSON: &str = "content-type: application/json\r\n";
 /// The two lines of the documented sample.
@@ -22,11 +25,23 @@ const SAMPLES: [&str; 2] = [
 
 async fn start(config: ServerConfig, options: EventLogOptions) -> (Running, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", dir.path().join("events.db").display());
     let env = Env::system();
-    let store = Store::open(&StoreOptions::new(url), &env).await.unwrap();
-    let log = EventLog::open(store, options, &env).await.unwrap();
-    let component = Arc::new(EventLogComponent::new(log.clone(), &env));
+    let store = open(&dir, 10, &env).await;
+    (serve(config, store, options, &env).await, dir)
+}
+
+async fn open(dir: &TempDir, max_connections: u32, env: &Env) -> Store {
+    let url = format!("sqlite://{}", dir.path().join("events.db").display());
+    let options = StoreOptions {
+        max_connections,
+        ..StoreOptions::new(url)
+    };
+    Store::open(&options, env).await.unwrap()
+}
+
+async fn serve(config: ServerConfig, store: Store, options: EventLogOptions, env: &Env) -> Running {
+    let log = EventLog::open(store, options, env).await.unwrap();
+    let component = Arc::new(EventLogComponent::new(log.clone(), env));
     let routes = event_log_routes(EventLogApi {
         log,
         clock: Arc::clone(&env.clock),
@@ -34,7 +49,7 @@ async fn start(config: ServerConfig, options: EventLogOptions) -> (Running, Temp
         build: "test".to_owned(),
     });
     let build = |b: ServerBuilder| b.routes(routes).component(component);
-    (Running::start(config, build).await, dir)
+    Running::start(config, build).await
 }
 
 async fn plain() -> (Running, TempDir) {
@@ -60,9 +75,8 @@ fn assert_problem(answer: &Answer, status: u16, error: &str, code: &str) -> Valu
     body
 }
 
-// P01, P07
 #[tokio::test]
-async fn the_documented_samples_are_stored_and_read_back() {
+async fn p01_p07_the_documented_samples_are_stored_and_read_back() {
     let (server, _dir) = plain().await;
     for sample in SAMPLES {
         let answer = post(&server, "/v1/events", "", sample).await;
@@ -168,9 +182,8 @@ async fn a_token_is_asked_for_in_the_form_of_the_api() {
     assert_eq!(server.get("/v1/healthcheck/ready").await.status, 200);
 }
 
-// P06
 #[tokio::test]
-async fn a_body_above_the_limit_is_refused() {
+async fn p06_a_body_above_the_limit_is_refused() {
     let (server, _dir) = plain().await;
     let large = SAMPLES[0].replace("Booking BK", &"x".repeat(1024 * 1024));
     let head = format!("POST /v1/events HTTP/1.1\r\nhost: localhost\r\n{JSON}");
@@ -183,9 +196,8 @@ async fn a_body_above_the_limit_is_refused() {
     assert_problem(&refused, 413, "Payload Too Large", "body.too_large");
 }
 
-// P12
 #[tokio::test]
-async fn an_idempotency_key_answers_a_repeat_and_refuses_another_request() {
+async fn p12_an_idempotency_key_answers_a_repeat_and_refuses_another_request() {
     let (server, _dir) = plain().await;
     let process = |name: &str| {
         json!({"processName": name, "displayName": "d", "description": "e", "owningTeam": "t"})
@@ -204,9 +216,70 @@ async fn an_idempotency_key_answers_a_repeat_and_refuses_another_request() {
     assert_eq!(listed["processes"].as_array().unwrap().len(), 1);
 }
 
-// P14
 #[tokio::test]
-async fn the_debug_endpoint_is_there_only_when_it_is_switched_on() {
+async fn p13_a_store_that_stands_still_is_told_within_three_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = HandClock::new();
+    let env = Env {
+        clock: clock.clone(),
+        ..Env::system()
+    };
+    let store = open(&dir, 1, &env).await;
+    let server = serve(config(), store.clone(), EventLogOptions::default(), &env).await;
+    // Somebody has the one reader and the one writer.
+    let Store::Sqlite(file) = store.clone() else {
+        panic!("it is SQLite");
+    };
+    let (is_held, held) = oneshot::channel();
+    let (release, released) = oneshot::channel::<()>();
+    let reading = tokio::spawn(async move {
+        let read = file.read("stand still", |_| {
+            Box::pin(async move {
+                is_held.send(()).ok();
+                released.await.ok();
+                Ok(())
+            })
+        });
+        read.await.is_ok()
+    });
+    within(held).await.unwrap();
+    let writing = store.begin().await.unwrap();
+    let three_seconds = async {
+        clock.asked_for(Duration::from_secs(3)).await;
+        clock.advance(Duration::from_secs(3));
+    };
+    let (answer, ()) = tokio::join!(server.get("/v1/healthcheck/ready"), three_seconds);
+    let not_ready = json!({"status": "not_ready"});
+    assert_eq!((answer.status, answer.json()), (503, not_ready));
+    assert_eq!(server.get("/v1/healthcheck").await.status, 200);
+    let refused = {
+        let post = post(&server, "/v1/events", "", SAMPLES[0]);
+        let time_passes = async {
+            loop {
+                clock.advance(Duration::from_secs(1));
+                SystemClock::new().sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = post => answer,
+            () = time_passes => unreachable!("time does not end"),
+        }
+    };
+    assert_problem(&refused, 503, "Service Unavailable", "store.unavailable");
+    assert!(refused.header("retry-after").is_some());
+    drop(release);
+    within(reading).await.unwrap();
+    writing.rollback().await.unwrap();
+    assert_eq!(server.get("/v1/healthcheck/ready").await.status, 200);
+    let stats = server.get("/v1/dashboard/stats").await.json();
+    assert_eq!(stats["totalEvents"], 0, "a refused post is not there");
+    let stored = post(&server, "/v1/events", "", SAMPLES[0]).await;
+    assert_eq!(stored.status, 201);
+}
+
+#[tokio::test]
+async fn p14_the_debug_endpoint_is_there_only_when_it_is_switched_on() {
     let path = "/v1/debug/events/clear";
     let (server, _dir) = plain().await;
     let absent = post(&server, path, "", r#"{"confirm":true}"#).await;

@@ -1,20 +1,23 @@
-//! Reading: P08 to P12.
+//! Reading.
 
 use serde_json::json;
 use tidegate_eventlog::{
-    AccountQuery, CorrelationLink, EventLog, EventLogError, NewProcess, PageRequest, PostOrigin,
-    TextQuery, TimeWindow, TraceQuery,
+    AccountQuery, CorrelationLink, EventLog, EventLogError, LookupQuery, NewProcess, PageRequest,
+    PostOrigin, TextQuery, TimeWindow, TraceQuery,
 };
 
 use crate::databases::{batch, event};
 
 crate::on_every_database!(
-    pages_follow_each_other_by_number_and_by_key,
+    p08_pages_follow_each_other_by_number_and_by_key,
+    p08_a_page_above_the_largest_is_refused,
+    p09_a_search_needs_a_subject_and_a_bounded_window,
     every_word_must_begin_a_word,
-    a_trace_says_how_it_went,
-    linked_events_belong_to_the_account,
-    a_process_is_defined_once,
+    p10_a_trace_says_how_it_went,
+    p11_linked_events_belong_to_the_account,
+    p12_a_process_is_defined_once,
     summaries_add_up,
+    a_zero_character_finds_nothing,
 );
 
 async fn post(log: &EventLog, events: &[String]) {
@@ -30,8 +33,7 @@ fn size(page_size: u32) -> PageRequest {
     }
 }
 
-// P08
-async fn pages_follow_each_other_by_number_and_by_key(log: EventLog) {
+async fn p08_pages_follow_each_other_by_number_and_by_key(log: EventLog) {
     let events: Vec<String> = (0..25)
         .map(|n| {
             let at = format!("2026-06-01T10:15:{:02}Z", n % 5);
@@ -77,6 +79,98 @@ async fn pages_follow_each_other_by_number_and_by_key(log: EventLog) {
     assert!(ids.is_sorted(), "by their sequence: {ids:?}");
 }
 
+/// The field that a refused request was refused for.
+fn refused_for<T>(answer: Result<T, EventLogError>) -> String {
+    match answer {
+        Err(EventLogError::Request(problem)) => problem.path,
+        Err(error) => panic!("refused for another reason: {error}"),
+        Ok(_) => panic!("it was not refused"),
+    }
+}
+
+async fn p08_a_page_above_the_largest_is_refused(log: EventLog) {
+    let (most, beyond) = (size(500), size(501));
+    assert!(log.correlation("c".to_owned(), &most).await.is_ok());
+    assert!(log.trace("t".to_owned(), &most).await.is_ok());
+    let correlation = log.correlation("c".to_owned(), &beyond).await;
+    assert_eq!(refused_for(correlation), "pageSize");
+    let trace = log.trace("t".to_owned(), &beyond).await;
+    assert_eq!(refused_for(trace), "pageSize");
+    for (page_size, is_taken) in [(100, true), (101, false), (0, false)] {
+        let page = size(page_size);
+        let batch = log.batch("b".to_owned(), None, &page).await;
+        let account = AccountQuery {
+            page: page.clone(),
+            ..AccountQuery::default()
+        };
+        let account = log.account_events("A", &account).await;
+        let lookup = LookupQuery {
+            account_id: Some("A".to_owned()),
+            page: page.clone(),
+            ..LookupQuery::default()
+        };
+        let lookup = log.lookup(&lookup).await;
+        let traces = TraceQuery {
+            page,
+            ..TraceQuery::default()
+        };
+        let traces = log.traces(&traces).await;
+        if is_taken {
+            assert!(batch.is_ok() && account.is_ok() && lookup.is_ok() && traces.is_ok());
+        } else {
+            let fields = [
+                refused_for(batch),
+                refused_for(account),
+                refused_for(lookup),
+                refused_for(traces),
+            ];
+            assert_eq!(fields, ["pageSize"; 4]);
+        }
+    }
+    for (page_size, is_taken) in [(50, true), (51, false)] {
+        let text = TextQuery {
+            query: "booking".to_owned(),
+            account_id: Some("A".to_owned()),
+            page: size(page_size),
+            ..TextQuery::default()
+        };
+        assert_eq!(log.search(&text).await.is_ok(), is_taken, "{page_size}");
+    }
+}
+
+async fn p09_a_search_needs_a_subject_and_a_bounded_window(log: EventLog) {
+    for (subject, start, end, field) in [
+        (None, None, None, "accountId"),
+        (Some("A"), Some("2026-06-01"), None, "endDate"),
+        (Some("A"), None, Some("2026-06-01"), "startDate"),
+        (Some("A"), Some("2026-06-01"), Some("2026-07-01"), "endDate"),
+    ] {
+        let window = TimeWindow::read(start, end).unwrap();
+        let account_id = subject.map(str::to_owned);
+        let lookup = LookupQuery {
+            account_id: account_id.clone(),
+            window,
+            ..LookupQuery::default()
+        };
+        assert_eq!(refused_for(log.lookup(&lookup).await), field);
+        let text = TextQuery {
+            query: "booking".to_owned(),
+            account_id,
+            window,
+            ..TextQuery::default()
+        };
+        assert_eq!(refused_for(log.search(&text).await), field);
+    }
+    let window = TimeWindow::read(Some("2026-06-01T00:00:00Z"), Some("2026-07-01T00:00:00Z"));
+    let lookup = LookupQuery {
+        process_name: Some("CreateBooking".to_owned()),
+        window: window.unwrap(),
+        ..LookupQuery::default()
+    };
+    post(&log, &[event(json!({}))]).await;
+    assert_eq!(log.lookup(&lookup).await.unwrap().total_count, 1);
+}
+
 async fn every_word_must_begin_a_word(log: EventLog) {
     let details = [
         "Booking BK-1 created for PET-001",
@@ -104,8 +198,7 @@ async fn every_word_must_begin_a_word(log: EventLog) {
     }
 }
 
-// P10
-async fn a_trace_says_how_it_went(log: EventLog) {
+async fn p10_a_trace_says_how_it_went(log: EventLog) {
     let trace = |n: u32| format!("{n:032x}");
     let of = |n: u32, kind: &str, status: &str| {
         event(json!({ "traceId": trace(n), "processStatus": kind, "eventStatus": status }))
@@ -148,8 +241,7 @@ async fn a_trace_says_how_it_went(log: EventLog) {
     assert_eq!((stats.total_traces, stats.success_rate), (4, 50.0));
 }
 
-// P11
-async fn linked_events_belong_to_the_account(log: EventLog) {
+async fn p11_linked_events_belong_to_the_account(log: EventLog) {
     post(&log, &[event(json!({ "correlationId": "c9" }))]).await;
     let missing = log.find_link("c9").await;
     assert!(matches!(missing, Err(EventLogError::NotFound { .. })));
@@ -182,8 +274,7 @@ async fn linked_events_belong_to_the_account(log: EventLog) {
     );
 }
 
-// P12
-async fn a_process_is_defined_once(log: EventLog) {
+async fn p12_a_process_is_defined_once(log: EventLog) {
     let process = NewProcess {
         process_name: "CheckIn".to_owned(),
         display_name: "Check in".to_owned(),
@@ -230,4 +321,48 @@ async fn summaries_add_up(log: EventLog) {
     assert_eq!(account.recent_errors.len(), 2);
     let missing = log.account_summary("B".to_owned()).await;
     assert!(matches!(missing, Err(EventLogError::NotFound { .. })));
+}
+
+/// PostgreSQL takes none in a value; a question with one has an answer all the same.
+async fn a_zero_character_finds_nothing(log: EventLog) {
+    const ZERO: &str = "a\0b";
+    post(&log, &[event(json!({ "accountId": "A" }))]).await;
+    let (zero, page) = (ZERO.to_owned(), PageRequest::default());
+    let correlation = log.correlation(zero.clone(), &page).await.unwrap();
+    assert_eq!(correlation.page.total_count, 0);
+    let trace = log.trace(zero.clone(), &page).await.unwrap();
+    assert_eq!(trace.page.total_count, 0);
+    let batch = log.batch(zero.clone(), None, &page).await.unwrap();
+    assert_eq!(batch.page.total_count, 0);
+    assert_eq!(
+        log.batch_summary(zero.clone())
+            .await
+            .unwrap()
+            .total_processes,
+        0
+    );
+    for include_linked in [false, true] {
+        let query = AccountQuery {
+            include_linked,
+            ..AccountQuery::default()
+        };
+        let account = log.account_events(ZERO, &query).await.unwrap();
+        assert_eq!(account.total_count, 0);
+    }
+    let traces = TraceQuery {
+        correlation_id: Some(zero.clone()),
+        ..TraceQuery::default()
+    };
+    assert_eq!(log.traces(&traces).await.unwrap().total_count, 0);
+    let lookup = LookupQuery {
+        process_name: Some(zero.clone()),
+        ..LookupQuery::default()
+    };
+    assert_eq!(log.lookup(&lookup).await.unwrap().total_count, 0);
+    for missing in [
+        log.find_link(ZERO).await.map(drop),
+        log.account_summary(zero).await.map(drop),
+    ] {
+        assert!(matches!(missing, Err(EventLogError::NotFound { .. })));
+    }
 }

@@ -6,24 +6,20 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate_core::books::{Books, Place, undelivered};
 use tidegate_core::env::Env;
-use tidegate_core::{Component, EventId, Shutdown};
+use tidegate_core::{Component, Shutdown};
 use tidegate_eventlog::{
     CorrelationLink, EventLog, EventLogComponent, EventLogOptions, PageRequest, PostOrigin,
 };
 
-use crate::databases::{batch, event, run};
+use crate::databases::{batch, event, id, run};
 
 crate::on_every_database!(
-    the_recount_agrees_and_names_a_row_that_was_deleted,
+    a01_the_recount_agrees_and_names_a_row_that_was_deleted,
     a_logger_has_books_of_its_own,
     a_repeat_with_another_id_is_known_under_both,
     cleared_events_stay_in_the_books,
     retention_removes_what_nobody_marked_to_stay,
 );
-
-fn id(n: u128) -> EventId {
-    EventId::from_u128((0x019a_8f3e_5c00 << 80) | (7 << 76) | (0b10 << 62) | n)
-}
 
 async fn post(log: &EventLog, ids: &[u128], logger: Option<&str>) {
     let events: Vec<String> = ids
@@ -38,7 +34,7 @@ async fn post(log: &EventLog, ids: &[u128], logger: Option<&str>) {
     assert!(answer.success, "{answer:?}");
 }
 
-async fn the_recount_agrees_and_names_a_row_that_was_deleted(log: EventLog) {
+async fn a01_the_recount_agrees_and_names_a_row_that_was_deleted(log: EventLog) {
     post(&log, &[1, 2, 3], None).await;
     post(&log, &[3, 4], Some("spill-1")).await;
     let audited = log.audit().await.unwrap();
