@@ -33,10 +33,6 @@ impl Signals {
 
     /// Takes the end of standard input for a signal. It is a pipe from the parent process, and ends with
     /// that, however it ends.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a read that never returns must not hold up the end of the runtime"
-    )]
     pub(crate) fn watch_stdin(&mut self) -> Result<(), ErrorReport> {
         let (ended, stdin) = oneshot::channel();
         let watch = move || {

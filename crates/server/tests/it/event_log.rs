@@ -232,7 +232,8 @@ async fn p13_a_store_that_stands_still_is_told_within_three_seconds() {
     };
     let (is_held, held) = oneshot::channel();
     let (release, released) = oneshot::channel::<()>();
-    let reading = tokio::spawn(async move {
+    let (done, ended) = oneshot::channel();
+    let reading = async move {
         let read = file.read("stand still", |_| {
             Box::pin(async move {
                 is_held.send(()).ok();
@@ -240,8 +241,9 @@ async fn p13_a_store_that_stands_still_is_told_within_three_seconds() {
                 Ok(())
             })
         });
-        read.await.is_ok()
-    });
+        done.send(read.await.is_ok()).ok();
+    };
+    drop(env.spawn.spawn("reader", Box::pin(reading)));
     within(held).await.unwrap();
     let writing = store.begin().await.unwrap();
     let three_seconds = async {
@@ -269,7 +271,7 @@ async fn p13_a_store_that_stands_still_is_told_within_three_seconds() {
     assert_problem(&refused, 503, "Service Unavailable", "store.unavailable");
     assert!(refused.header("retry-after").is_some());
     drop(release);
-    within(reading).await.unwrap();
+    assert!(within(ended).await.unwrap());
     writing.rollback().await.unwrap();
     assert_eq!(server.get("/v1/healthcheck/ready").await.status, 200);
     let stats = server.get("/v1/dashboard/stats").await.json();

@@ -90,10 +90,6 @@ impl ApiProcess {
     }
 
     /// Starts it, and returns before it answers.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the output of another process goes to a file of the system"
-    )]
     pub(super) fn spawn(&mut self) -> Result<(), ErrorReport> {
         self.kill();
         let started = || -> io::Result<Child> {

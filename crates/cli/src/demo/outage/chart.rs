@@ -26,6 +26,9 @@ text{font:12px system-ui,sans-serif;fill:#24292f}\
 .outage{fill:#4a1d1a}.phase{stroke:#6e7681}.accepted{stroke:#1f4b86}.delivered{stroke:#3fb950}\
 .on-disk{stroke:#f0883e}}";
 
+/// One value of a sample.
+type SampleValue = fn(&OutageSample) -> i64;
+
 /// The chart as an SVG document. `phases` are the moments at which they began.
 pub(crate) fn chart(samples: &[OutageSample], phases: &[(Duration, &'static str)]) -> String {
     let last = samples.last().cloned().unwrap_or_default();
@@ -54,7 +57,7 @@ pub(crate) fn chart(samples: &[OutageSample], phases: &[(Duration, &'static str)
             &format!(r#"<text x="{x:.1}" y="{y}">{name}</text>"#),
         );
     }
-    let series: [(&str, &str, fn(&OutageSample) -> i64); 3] = [
+    let series: [(&str, &str, SampleValue); 3] = [
         ("accepted", "accepted", |sample| sample.accepted),
         ("delivered", "delivered", |sample| sample.delivered),
         ("on-disk", "on disk", |sample| sample.on_disk),

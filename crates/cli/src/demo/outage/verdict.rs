@@ -60,6 +60,9 @@ pub(crate) struct OutageVerdict {
     pub(super) marks: Vec<(Duration, &'static str)>,
 }
 
+/// One of the counters.
+type CounterOf = fn(&OutageCounters) -> u64;
+
 impl OutageVerdict {
     /// Whether every accepted event is delivered and stored once, and nothing is left behind.
     pub(crate) fn is_good(&self) -> bool {
@@ -114,7 +117,7 @@ impl OutageVerdict {
     fn counters(&self) -> String {
         let mut header = vec!["counter"];
         header.extend(self.phases.iter().map(|phase| phase.name));
-        let counters: [(&str, fn(&OutageCounters) -> u64); 7] = [
+        let counters: [(&str, CounterOf); 7] = [
             ("events queued", |counters| counters.queued),
             ("events sent", |counters| counters.sent),
             ("events failed", |counters| counters.failed),
