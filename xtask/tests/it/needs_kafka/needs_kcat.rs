@@ -80,15 +80,16 @@ impl Door {
     fn carries_a_record(&self, topic: &str) {
         let topic = fresh(topic);
         create_topic(&topic);
-        let produced = self.kcat(&[
-            "-P",
-            "-t",
-            &topic,
-            "-k",
-            "moon",
-            "-H",
-            "event-type=high-water",
-        ]);
+        let header = "event-type=high-water";
+        let produce = || self.kcat(&["-P", "-t", &topic, "-k", "moon", "-H", header]);
+        let mut produced = produce();
+        // A broker lists a new topic a moment before it takes records for it.
+        for _ in 0..100 {
+            if !said(&produced).contains("Unknown topic or partition") {
+                break;
+            }
+            produced = produce();
+        }
         assert!(produced.status.success(), "{}", said(&produced));
         let consumed = self.kcat(&[
             "-C",
