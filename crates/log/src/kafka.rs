@@ -320,9 +320,9 @@ impl Drop for OpenClients {
     }
 }
 
-/// Waits at most so long until the clients of every dropped log have ended, and says whether they have.
+/// Waits at most so long until the clients of all Kafka logs have ended, and says whether they have.
 ///
-/// A program calls it last. TLS cleans up when a process exits, and a client that still runs then
+/// A program calls it last, after it dropped its logs: an open one is waited for as well. TLS cleans up when a process exits, and a client that still runs then
 /// crashes it. It blocks, and calling it twice does no harm.
 pub fn wait_until_closed(limit: Duration) -> bool {
     let open = OPEN.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -115,6 +115,9 @@ pub struct Promises {
     pub deletion_waits_for_groups: bool,
     /// An append whose answer is lost is answered in the end: the log, or its client, tries again.
     pub answers_in_the_end: bool,
+    /// The records of a commit can be read once it is answered. A broker answers before it ends the
+    /// transaction in the partitions, so there they can be read a moment later.
+    pub reads_commits_at_once: bool,
 }
 
 /// A stage with a log on it, and short ways to say what rules say.
@@ -231,13 +234,13 @@ impl Scene {
         self.everything(at).await.iter().map(text).collect()
     }
 
-    /// The values that a partition holds, once it holds so many. A broker answers a commit before it ends
-    /// the transaction in the partitions, so its records can be read a moment later.
+    /// The values that a partition holds after a commit that made them so many. It waits only for a log
+    /// that does not promise to have them at once.
     pub async fn values_once(&self, at: &TopicPartition, count: usize) -> Vec<String> {
         self.soon("the records of a commit", async {
             loop {
                 let values = self.values(at).await;
-                if values.len() >= count {
+                if values.len() >= count || self.stage.promises().reads_commits_at_once {
                     return values;
                 }
                 self.stage.clock().sleep(Duration::from_millis(10)).await;

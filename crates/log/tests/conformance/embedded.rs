@@ -96,6 +96,7 @@ impl Stage for Embedded {
             deletion_waits_for_groups: true,
             // A log whose sync failed takes nothing more until it is opened again.
             answers_in_the_end: false,
+            reads_commits_at_once: true,
         }
     }
 

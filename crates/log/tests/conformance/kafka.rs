@@ -108,6 +108,7 @@ impl Stage for Kafka {
         Promises {
             deletion_waits_for_groups: false,
             answers_in_the_end: true,
+            reads_commits_at_once: false,
         }
     }
 

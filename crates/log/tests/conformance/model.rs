@@ -52,6 +52,7 @@ impl Stage for Model {
         Promises {
             deletion_waits_for_groups: true,
             answers_in_the_end: true,
+            reads_commits_at_once: true,
         }
     }
 

@@ -9,7 +9,7 @@ use tidegate_queue::sql;
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 use tidegate_store::{Store, StoreTx};
 
-use crate::stores::{postgres, run as run_sql, runtime, sqlite};
+use crate::stores::{drop_schema, postgres, runtime, sqlite};
 
 async fn world(store: &Store) -> World {
     let queue = sql::queue_store(store.clone(), &Env::system()).await;
@@ -165,7 +165,7 @@ macro_rules! on_postgres {
         runtime().block_on(async {
             let (store, schema) = postgres().await;
             $rule(store.clone()).await;
-            run_sql(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         })
     };
 }
@@ -198,6 +198,6 @@ mod on_sqlite_file {
 }
 
 mod needs_postgres {
-    use super::{postgres, run_sql, runtime};
+    use super::{drop_schema, postgres, runtime};
     rules!(on_postgres, #[ignore = "needs PostgreSQL"]);
 }

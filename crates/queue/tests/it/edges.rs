@@ -163,7 +163,7 @@ mod needs_postgres {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::stores::{is_soon, postgres, process_of, run};
+    use crate::stores::{drop_schema, is_soon, postgres, process_of, run};
 
     #[test]
     #[ignore = "needs PostgreSQL"]
@@ -174,7 +174,7 @@ mod needs_postgres {
             let refuse = "ALTER TABLE tidegate_handler_state ADD CHECK (error NOT LIKE '%poison%')";
             run(&store, refuse.to_owned()).await;
             one_refused_result(&World::new(queue.unwrap()), 1).await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -203,7 +203,7 @@ mod needs_postgres {
                 assert!(written.await.is_err(), "{sql}");
             }
             assert!(world.claim(10, LONG).await.is_empty());
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -234,7 +234,8 @@ mod needs_postgres {
             assert_eq!(world.claim(10, LONG).await.len(), 1);
             let recount = world.store.recount().await.unwrap();
             assert_eq!(recount.unaccounted(), 0, "{recount:?}");
-            let end = format!("DROP SCHEMA {schema} CASCADE; DROP ROLE {schema}");
+            drop_schema(&store, &schema).await;
+            let end = format!("DROP ROLE {schema}");
             run(&store, end).await;
         });
     }
@@ -286,7 +287,7 @@ mod needs_postgres {
             running.stop().await;
             let shown = world.store.show(id).await.unwrap().unwrap();
             assert_eq!((shown.status, shown.attempts), (QueueStatus::Completed, 2));
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -386,7 +387,7 @@ mod needs_postgres {
             // The call that is on its way arrives now, and must not keep its transaction open.
             drop((publishing, checking));
             is_still.store(false, Ordering::SeqCst);
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -426,7 +427,7 @@ mod needs_postgres {
             assert_eq!(shown.status, QueueStatus::Completed);
             // A busy machine may idle a second time.
             assert!(shown.attempts >= 2, "{}", shown.attempts);
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 }

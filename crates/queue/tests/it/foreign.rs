@@ -10,7 +10,7 @@ use tidegate_queue::{Projector, ProjectorOptions, sql};
 use tidegate_store::sqlx::{self, Connection};
 use tidegate_store::{Store, StoreOptions, StoreTx};
 
-use crate::stores::{postgres, run as run_sql, runtime, sqlite};
+use crate::stores::{drop_schema, postgres, runtime, sqlite};
 
 async fn world(store: &Store) -> World {
     let queue = sql::queue_store(store.clone(), &Env::system()).await;
@@ -272,7 +272,7 @@ macro_rules! on_postgres {
         runtime().block_on(async {
             let (store, schema) = postgres().await;
             $rule(store.clone()).await;
-            run_sql(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         })
     };
 }
@@ -305,6 +305,6 @@ mod on_sqlite_file {
 }
 
 mod needs_postgres {
-    use super::{postgres, run_sql, runtime};
+    use super::{drop_schema, postgres, runtime};
     rules!(on_postgres, #[ignore = "needs PostgreSQL"]);
 }

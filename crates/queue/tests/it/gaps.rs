@@ -9,7 +9,7 @@ use tidegate_queue::{Tx, sql};
 use tidegate_store::sqlx;
 use tidegate_store::{Store, StoreTx};
 
-use crate::stores::{postgres, run, runtime};
+use crate::stores::{drop_schema, postgres, run, runtime};
 
 /// Events of which every second number was given out and never used.
 const BROKEN: &str = "INSERT INTO tidegate_event (event_id, type, payload)
@@ -124,7 +124,7 @@ mod needs_postgres {
             found.sort_unstable();
             assert_eq!(found, late);
             assert_eq!(number(&store, "SELECT count(*) FROM tidegate_gap").await, 0);
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -191,7 +191,7 @@ mod needs_postgres {
             let expected: BTreeMap<i64, u32> = committed.iter().map(|id| (*id, 1)).collect();
             assert_eq!(claims, expected);
             world.audit().await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 }

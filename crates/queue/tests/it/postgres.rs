@@ -13,7 +13,7 @@ use tidegate_sim::is_long;
 use tidegate_store::sqlx::{self, AssertSqlSafe, Row};
 use tidegate_store::{Store, StoreOptions};
 
-use crate::stores::{OnServer, is_soon, postgres, run, runtime, with_postgres, world};
+use crate::stores::{OnServer, drop_schema, is_soon, postgres, run, runtime, with_postgres, world};
 
 /// A clock of a host that is five minutes ahead.
 #[derive(Debug)]
@@ -315,7 +315,7 @@ mod needs_postgres {
             let heard = tokio::time::timeout(LONG, listener.recv()).await;
             assert!(matches!(heard, Ok(Ok(_))), "nobody was told");
             drop(listener);
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 

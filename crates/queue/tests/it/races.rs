@@ -14,7 +14,8 @@ use tidegate_store::Store;
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 
 use crate::stores::{
-    postgres, run, runtime, until_those_who_run_have_ended, until_waited_for, with_postgres,
+    drop_schema, postgres, run, runtime, until_those_who_run_have_ended, until_waited_for,
+    with_postgres,
 };
 
 async fn world(store: &Store) -> World {
@@ -87,7 +88,7 @@ mod needs_postgres {
                 assert_eq!(claimed, late, "round {round}");
             }
             world.audit().await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -115,7 +116,7 @@ mod needs_postgres {
                 world.wait(Duration::from_millis(100)).await;
             }
             assert_eq!(number(&store, "SELECT count(*) FROM tidegate_gap").await, 0);
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -144,7 +145,7 @@ mod needs_postgres {
             for _ in 0..3 {
                 assert_eq!(world.store.sequence(100).await.unwrap(), 0);
             }
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -274,7 +275,7 @@ mod needs_postgres {
             assert_eq!(numbers(&again), [id]);
             assert_eq!(world.settle(&again, &completed()).await, [0_i64; 0]);
             world.audit().await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -303,7 +304,7 @@ mod needs_postgres {
             stale.extend(two.await.unwrap());
             assert_eq!(stale, [ids[0]]);
             world.audit().await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -346,7 +347,7 @@ mod needs_postgres {
                 waiting.await.unwrap();
             }
             world.audit().await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 
@@ -382,7 +383,7 @@ mod needs_postgres {
             let shown = world.store.show(id).await.unwrap().unwrap();
             assert_eq!(shown.status, QueueStatus::CompletedWithErrors);
             world.audit().await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            drop_schema(&store, &schema).await;
         });
     }
 

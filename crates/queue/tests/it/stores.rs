@@ -7,7 +7,7 @@ use tidegate_core::env::Env;
 use tidegate_queue::conformance::World;
 use tidegate_queue::model::QueueModel;
 use tidegate_queue::{Tx, sql};
-use tidegate_store::{Store, StoreOptions};
+use tidegate_store::{Store, StoreError, StoreOptions};
 use tokio::runtime::Runtime;
 
 pub(crate) fn runtime() -> Runtime {
@@ -54,18 +54,31 @@ pub(crate) async fn postgres() -> (Store, String) {
 }
 
 pub(crate) async fn run(store: &Store, sql: String) {
+    try_to_run(store, sql).await.unwrap();
+}
+
+async fn try_to_run(store: &Store, sql: String) -> Result<(), StoreError> {
     let Store::Postgres(postgres) = store else {
         panic!("only PostgreSQL has schemas");
     };
-    postgres
-        .run("prepare a test", move |connection| {
-            Box::pin(async move {
-                let sql = tidegate_store::sqlx::AssertSqlSafe(sql);
-                tidegate_store::sqlx::raw_sql(sql).execute(connection).await
-            })
+    let call = postgres.run("prepare a test", move |connection| {
+        Box::pin(async move {
+            let sql = tidegate_store::sqlx::AssertSqlSafe(sql);
+            tidegate_store::sqlx::raw_sql(sql).execute(connection).await
         })
-        .await
-        .unwrap();
+    });
+    call.await.map(|_| ())
+}
+
+/// Drops the schema of a test. A call that the test canceled may still run on the server, and the two
+/// may wait for each other; then the server ends one of them, and if it was this one it tries again.
+pub(crate) async fn drop_schema(store: &Store, schema: &str) {
+    loop {
+        let dropped = try_to_run(store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        if !matches!(dropped, Err(StoreError::Conflict { .. })) {
+            return dropped.unwrap();
+        }
+    }
 }
 
 /// The one number that the server answers with.
@@ -153,8 +166,7 @@ pub(crate) fn with_postgres(test: impl AsyncFnOnce(&OnServer)) {
             schema,
         };
         test(&server).await;
-        let end = format!("DROP SCHEMA {} CASCADE", server.schema);
-        run(&server.store, end).await;
+        drop_schema(&server.store, &server.schema).await;
     });
 }
 
