@@ -134,6 +134,8 @@ fn width() -> usize {
         .and_then(|text| text.parse().ok());
     let asked = || comfy_table::Table::new().use_stderr().width();
     let columns = told.or_else(|| asked().map(usize::from));
+    // A terminal that does not know its width says 0.
+    let columns = columns.filter(|columns| *columns > 0);
     let columns = columns.unwrap_or(MAX_WIDTH + 1);
     columns.saturating_sub(1).clamp(1, MAX_WIDTH)
 }
