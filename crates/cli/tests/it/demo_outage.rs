@@ -102,7 +102,7 @@ fn p16_the_six_phases_end_with_nothing_lost_and_leave_nothing_behind() {
 
 #[test]
 fn p16_a_kill_in_the_outage_and_one_in_the_recovery_lose_nothing() {
-    for seed in 0..if is_long() { 20 } else { 1 } {
+    for seed in 0..if is_long() { 20 } else { 2 } {
         let dir = tempfile::tempdir().unwrap();
         let ran = demo(dir.path(), &["--kill", &seed.to_string(), "-o", "json"]);
         assert_nothing_is_lost(&ran, 2);
