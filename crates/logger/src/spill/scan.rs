@@ -88,10 +88,7 @@ impl LineReader {
     fn advance(&mut self, file: &dyn DiskFile) -> io::Result<Option<(Range<usize>, bool)>> {
         let mut searched = self.start;
         let (length, is_whole) = loop {
-            let found = self.buffer[searched..]
-                .iter()
-                .position(|byte| *byte == b'\n');
-            if let Some(found) = found {
+            if let Some(found) = memchr::memchr(b'\n', &self.buffer[searched..]) {
                 break (searched + found - self.start, true);
             }
             searched = self.buffer.len();
