@@ -4,22 +4,37 @@
 
 #![expect(clippy::print_stdout, reason = "the measurements are the output")]
 
+mod api;
 mod ids;
 mod kafka;
 mod log;
 mod logger;
 mod measure;
+mod program;
 mod queue;
+mod report;
+mod server;
 
 use std::process::ExitCode;
 
 /// The benches by name.
-const BENCHES: [(&str, fn()); 5] = [
+const BENCHES: [(&str, fn()); 6] = [
+    ("api", api::run),
     ("ids", ids::run),
     ("kafka", kafka::run),
     ("log", log::run),
     ("logger", logger::run),
     ("queue", queue::run),
+];
+
+/// Runs with the arguments behind the first.
+type RunChild = fn(&[String]);
+
+/// The arguments that make this program one of those that are measured.
+const CHILDREN: [(&str, RunChild); 3] = [
+    (api::CHILD, api::run_child),
+    (logger::CHILD, logger::run_child),
+    (queue::CHILD, queue::run_child),
 ];
 
 /// As in the `tidegate` program.
@@ -35,15 +50,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let [flag, rest @ ..] = names.as_slice()
-        && flag == logger::CHILD
+        && let Some((_, run_child)) = CHILDREN.iter().find(|(child, _)| child == flag)
     {
-        logger::run_child(rest);
-        return ExitCode::SUCCESS;
-    }
-    if let [flag, rest @ ..] = names.as_slice()
-        && flag == queue::CHILD
-    {
-        queue::run_child(rest);
+        run_child(rest);
         return ExitCode::SUCCESS;
     }
     for name in &names {

@@ -67,9 +67,14 @@ pub(crate) fn rounded(value: f64) -> f64 {
 
 /// Processor time of this process so far; zero where the system does not tell.
 pub(crate) fn cpu_time() -> Duration {
+    cpu_time_of("self")
+}
+
+/// The same of a process by its id.
+pub(crate) fn cpu_time_of(process: &str) -> Duration {
     /// Clock ticks per second in `/proc`, fixed on Linux.
     const TICKS: u64 = 100;
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The command in parentheses may hold spaces; the fields after it do not.
     let fields: Vec<&str> = stat
         .rsplit(')')
@@ -88,16 +93,21 @@ pub(crate) fn cpu_time() -> Duration {
 
 /// Resident memory in MiB; zero where the system does not tell.
 fn resident_mib() -> f64 {
-    memory_mib("VmRSS:")
+    resident_mib_of("self")
+}
+
+/// The same of a process by its id.
+pub(crate) fn resident_mib_of(process: &str) -> f64 {
+    memory_mib(process, "VmRSS:")
 }
 
 /// The most resident memory that this process ever had, in MiB.
 pub(crate) fn peak_resident_mib() -> f64 {
-    memory_mib("VmHWM:")
+    memory_mib("self", "VmHWM:")
 }
 
-fn memory_mib(name: &str) -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+fn memory_mib(process: &str, name: &str) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with(name));
     let kib: f64 = line
         .and_then(|line| line.split_whitespace().nth(1))

@@ -10,17 +10,14 @@ mod held;
 mod install;
 mod ours;
 mod pickup;
-mod program;
-mod report;
-mod server;
 mod sqlite;
 
 use std::path::PathBuf;
 
+use crate::program::{Program, Why};
+use crate::report::{Cost, Line, skipped};
+use crate::server::Server;
 use drain::Drain;
-use program::{Program, Why};
-use report::{Cost, Line, skipped};
-use server::Server;
 
 pub(crate) use ours::{CHILD, run_child};
 

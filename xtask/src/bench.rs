@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 
 const PACKAGE: &str = "tidegate-bench";
 /// Benches that measure on a server.
-const ON_SERVERS: [&str; 1] = ["queue"];
+const ON_SERVERS: [&str; 2] = ["api", "queue"];
 const HEAD: [&str; 8] = [
     "bench",
     "ours",

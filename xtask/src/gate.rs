@@ -9,6 +9,7 @@ mod budget;
 mod build;
 mod checks;
 mod needs;
+mod schemathesis;
 mod suite;
 mod tally;
 
@@ -93,6 +94,12 @@ fn tests(
         let tally = suite::run_package(package, binaries, surroundings, &log)?;
         report(&package.name, started, tally, surroundings.long, &log);
         total += tally;
+    }
+    let programs = built.values().flat_map(|binaries| &binaries.programs);
+    if surroundings.long
+        && let Some((_, tidegate)) = programs.into_iter().find(|(name, _)| *name == "tidegate")
+    {
+        total += schemathesis::run(workspace, tidegate)?;
     }
     let log = workspace.gate_logs().join("doctests.log");
     let started = begin("doctests")?;

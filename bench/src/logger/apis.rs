@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use tidegate_core::Code;
-use tidegate_logger::{Api, ApiAnswer, ApiFailure, EventOutcome, Payload, Sending};
+use tidegate_logger::{Api, ApiAnswer, ApiFailure, EventOutcome, LoggerId, Payload, Sending};
 
 /// Stores everything at once.
 #[derive(Debug)]
 pub(super) struct Instantly;
 
 impl Api for Instantly {
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, _: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move { stored(batch) })
     }
 }
@@ -20,7 +20,7 @@ impl Api for Instantly {
 pub(super) struct Down;
 
 impl Api for Down {
-    fn send<'a>(&'a self, _batch: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, _: Option<LoggerId>, _batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move {
             ApiAnswer::Failed(ApiFailure {
                 code: Code::from_static("connect.refused"),
@@ -36,7 +36,7 @@ impl Api for Down {
 pub(super) struct After(pub(super) Duration);
 
 impl Api for After {
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, _: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move {
             tokio::time::sleep(self.0).await;
             stored(batch)

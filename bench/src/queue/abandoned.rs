@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use super::ours;
-use super::program::{Program, Why, number};
-use super::report::{Cost, Line, skipped};
-use super::server::Server;
+use crate::program::{Program, Why, number};
+use crate::report::{Cost, Line, skipped};
+use crate::server::Server;
 
 const EVENTS: u32 = 50_000;
 /// How long after the end of a lease everything must be done.

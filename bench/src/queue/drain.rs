@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::program::{Program, Why, number, seconds};
-use super::report::Cost;
-use super::server::Server;
+use crate::program::{Program, Why, number, seconds};
+use crate::report::Cost;
+use crate::server::Server;
 
 /// How long the server may take to note what a session that has ended used.
 const SETTLE: Duration = Duration::from_millis(300);

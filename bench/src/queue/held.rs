@@ -1,8 +1,8 @@
 //! Ours while somebody keeps a transaction open.
 
 use super::drain::{self, Drain};
-use super::program::{Program, Why};
-use super::server::Server;
+use crate::program::{Program, Why};
+use crate::server::Server;
 
 /// One statement, so that the snapshot is taken.
 const READING: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::program::{Program, Why};
+use crate::program::{Program, Why};
 
 const NODE_FILES: [&str; 5] = [
     "package.json",

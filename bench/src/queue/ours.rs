@@ -16,7 +16,7 @@ use tidegate_core::env::Env;
 use tidegate_queue::Queue;
 use tidegate_store::{Store, StoreOptions};
 
-use super::program::{Program, Why};
+use crate::program::{Program, Why};
 
 /// The argument that makes this program one of those that are measured.
 pub(crate) const CHILD: &str = "--queue";

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use super::program::{Program, Why, number};
-use super::report::{Cost, Line};
-use super::server::Server;
 use crate::measure::percentile;
+use crate::program::{Program, Why, number};
+use crate::report::{Cost, Line};
+use crate::server::Server;
 
 const RATE: u32 = 2_000;
 const SECONDS: u32 = 20;

@@ -8,8 +8,8 @@ use tidegate_store::sqlx::{
     self, ConnectOptions as _, Connection as _, Row as _, SqliteConnection,
 };
 
-use super::program::{Program, Why, number, seconds};
-use super::report::{Cost, Line, skipped};
+use crate::program::{Program, Why, number, seconds};
+use crate::report::{Cost, Line, skipped};
 
 const EVENTS: u32 = 100_000;
 /// Events per transaction of the bare statements, as ours has them.

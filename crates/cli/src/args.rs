@@ -64,7 +64,7 @@ pub(crate) enum CommandArgs {
     #[cfg(feature = "demo")]
     Demo(DemoArgs),
     /// Start what is configured and run until SIGTERM or Ctrl-C
-    Run(ConfigFile),
+    Run(RunArgs),
     /// Check a configuration file and report everything that is wrong with it
     Check {
         /// The file to check; `-` is standard input
@@ -116,15 +116,46 @@ pub(crate) enum CommandArgs {
 #[cfg(feature = "demo")]
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Which one: `flaky`, a service with an outage; `log`, a consumer that dies and a power cut;
-    /// `queue`, orders in a database and a dispatcher that is killed
-    #[arg(default_value = crate::demo::Story::NAME,
-          value_parser = [crate::demo::Story::NAME, crate::demo::LogStory::NAME,
-                          crate::demo::QueueStory::NAME])]
+    /// Which one: `outage`, a real Event Log API that is stopped while a service logs to it; `retry`, a
+    /// service that fails and is down; `log`, a consumer that dies and a power cut; `queue`, orders in
+    /// a database and a dispatcher that is killed
+    #[arg(default_value = crate::demo::OutageStory::NAME,
+          value_parser = [crate::demo::OutageStory::NAME, crate::demo::RetryStory::NAME,
+                          crate::demo::LogStory::NAME, crate::demo::QueueStory::NAME])]
     pub(crate) name: String,
-    /// Tell the same story again: the seed that an earlier run printed
+    /// Tell the same story again: the seed that an earlier run printed (`retry`, `log`, `queue`)
     #[arg(long, value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) outage: OutageArgs,
+}
+
+/// The options of `demo outage`.
+#[cfg(feature = "demo")]
+#[derive(Debug, Args)]
+pub(crate) struct OutageArgs {
+    /// Show it in a few seconds, with a breaker and a replay that wait one second (`outage`)
+    #[arg(long)]
+    pub(crate) fast: bool,
+    /// Draw accepted, delivered and on disk over time, as SVG (`outage`)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chart: Option<PathBuf>,
+    /// Keep all files in this new or empty directory (`outage`)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+    /// Kill the API with SIGKILL in the outage, and again at a moment of the recovery that follows from
+    /// the seed; for tests
+    #[arg(long, hide = true, value_name = "SEED", value_parser = parse_seed)]
+    pub(crate) kill: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    /// Stop also when standard input ends, as it does when the parent process ends
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_ends: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -225,7 +256,7 @@ pub(crate) struct AuditArgs {
     pub(crate) spills: SpillDirs,
     #[command(flatten)]
     pub(crate) at: LogAt,
-    /// The database of a queue [default: `store.url` of the configuration]
+    /// The database of a queue or of the Event Log API [default: `store.url` of the configuration]
     #[arg(long = "store", value_name = "URL")]
     pub(crate) store: Option<String>,
 }

@@ -1,15 +1,17 @@
 //! The demos: small stories that anyone can check.
 //!
-//! Most run on the simulator, so an outage takes a moment, and a seed tells the whole story again. That
-//! of the queue runs on a real database, because it is about what a database does.
+//! That of the outage is real: a process that is stopped, files, HTTP. Two run on the simulator, so an
+//! outage takes a moment, and a seed tells the whole story again. That of the queue runs on a real
+//! database, because it is about what a database does.
 
 mod consumer;
 mod dependency;
 mod engine;
 mod log_story;
+mod outage;
 mod path;
 mod queue_story;
-mod story;
+mod retry_story;
 
 use std::time::Duration;
 
@@ -17,8 +19,9 @@ use tidegate_core::books::Account;
 
 pub(crate) use engine::{DemoFindings, DemoVerdict, Scene, tell};
 pub(crate) use log_story::LogStory;
+pub(crate) use outage::{OutageFrame, OutagePlan, OutageSample, OutageStory};
 pub(crate) use queue_story::QueueStory;
-pub(crate) use story::Story;
+pub(crate) use retry_story::RetryStory;
 
 /// An account as one equation: `accepted 3 = delivered 2 + dead lettered 1`.
 pub(crate) fn equation(account: &Account) -> String {

@@ -46,10 +46,10 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
     match &arguments.command {
         #[cfg(feature = "demo")]
         CommandArgs::Demo(demo) => commands::demo::run(demo, output),
-        CommandArgs::Run(file) => {
+        CommandArgs::Run(run) => {
             logs::start(arguments.log_format, &arguments.log)?;
             let format = MessageFormat::of(arguments.log_format);
-            on_tokio(commands::run::run(file, output, format))
+            on_tokio(commands::run::run(run, output, format))
         }
         CommandArgs::Check { file, rate } => commands::check::run(file, *rate, output),
         CommandArgs::Config(command) => commands::config::run(command, output),

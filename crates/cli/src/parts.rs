@@ -1,5 +1,6 @@
 //! The parts of this program: one file each, and one line in [`PARTS`].
 
+mod eventlog;
 mod log;
 mod queue;
 mod spill;
@@ -21,7 +22,12 @@ use crate::store::{self, StoreSettings};
 
 /// Every part, in the order in which events pass through them. They are opened in this order and closed in
 /// the reverse.
-const PARTS: [&dyn Part; 3] = [&spill::SpillPart, &log::LogPart, &queue::QueuePart];
+const PARTS: [&dyn Part; 4] = [
+    &spill::SpillPart,
+    &eventlog::EventLogPart,
+    &log::LogPart,
+    &queue::QueuePart,
+];
 
 /// A part of this program.
 trait Part: Sync {
@@ -152,6 +158,8 @@ pub(crate) struct InspectionTargets {
     pub(crate) components: Vec<Arc<dyn Component>>,
     /// Whether something is configured that holds nothing yet.
     pub(crate) is_empty_but_configured: bool,
+    /// Whether a part has its tables in the store. Those of the others may be absent then.
+    is_store_in_use: bool,
 }
 
 impl InspectionTargets {
@@ -162,6 +170,7 @@ impl InspectionTargets {
             env: Env::system(),
             components: Vec::new(),
             is_empty_but_configured: false,
+            is_store_in_use: false,
         };
         let url = arguments.at.url.as_deref();
         let is_named = url.is_some() || PARTS.iter().any(|part| part.is_named(arguments));

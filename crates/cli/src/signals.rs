@@ -1,10 +1,12 @@
 //! SIGTERM and Ctrl-C.
 
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use tidegate_core::env::Spawn;
 use tidegate_server::Health;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::report::{ErrorReport, MessageFormat};
 
@@ -12,6 +14,8 @@ use crate::report::{ErrorReport, MessageFormat};
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Completes when standard input ends, if that is watched.
+    stdin: Option<oneshot::Receiver<()>>,
 }
 
 impl Signals {
@@ -23,13 +27,46 @@ impl Signals {
         Ok(Self {
             terminate: register(SignalKind::terminate())?,
             interrupt: register(SignalKind::interrupt())?,
+            stdin: None,
         })
     }
 
+    /// Takes the end of standard input for a signal. It is a pipe from the parent process, and ends with
+    /// that, however it ends.
+    pub(crate) fn watch_stdin(&mut self) -> Result<(), ErrorReport> {
+        let (ended, stdin) = oneshot::channel();
+        let watch = move || {
+            let mut bytes = [0; 64];
+            loop {
+                match io::stdin().read(&mut bytes) {
+                    Ok(1..) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(0) | Err(_) => break,
+                }
+            }
+            ended.send(()).ok();
+        };
+        let started = std::thread::Builder::new()
+            .name("stdin".to_owned())
+            .spawn(watch);
+        started
+            .map_err(|error| ErrorReport::of("internal", "cannot watch standard input", &error))?;
+        self.stdin = Some(stdin);
+        Ok(())
+    }
+
     pub(crate) async fn next(&mut self) {
+        let stdin = async {
+            match &mut self.stdin {
+                // It ends once; the next signal must be another one.
+                Some(ended) => ended.await.ok(),
+                None => std::future::pending().await,
+            };
+        };
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            () = stdin => self.stdin = None,
         }
     }
 

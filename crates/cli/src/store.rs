@@ -8,7 +8,7 @@ use tidegate_core::Failure;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, Env};
 use tidegate_queue::{Queue, QueueError, sql};
-use tidegate_store::{Store, StoreOptions};
+use tidegate_store::{Store, StoreOptions, migrate};
 
 use crate::args::StoreAt;
 use crate::report::ErrorReport;
@@ -127,11 +127,27 @@ pub(crate) async fn open_if_there(
     if !settings.is_there()? {
         return Ok(None);
     }
-    match connect(settings, env).await? {
-        (opened, 0) => Ok(Some(opened)),
-        // None of them has run: the database is there for something else.
-        (_, count) if count >= sql::MIGRATIONS.len() => Ok(None),
-        (opened, count) => Err(outdated(&opened.shown, count)),
+    let (opened, count) = connect(settings, env).await?;
+    if count == 0 {
+        return Ok(Some(opened));
+    }
+    let own = migrate::pending_of_part(&opened.store, sql::COMPONENT, sql::MIGRATIONS).await;
+    let own = own.map_err(|error| report(&opened.shown, &error.into()))?;
+    match own < sql::MIGRATIONS.len() {
+        true => Err(outdated(&opened.shown, count)),
+        // None of its own has run: the database is there for something else.
+        false => Ok(None),
+    }
+}
+
+/// Opens a database if it is there, for whoever has tables of their own in it.
+pub(crate) async fn open_database(
+    settings: &StoreSettings,
+    env: &Env,
+) -> Result<Option<(Store, String)>, ErrorReport> {
+    match settings.is_there()? {
+        true => open_store(settings, env).await.map(Some),
+        false => Ok(None),
     }
 }
 

@@ -270,6 +270,8 @@ pub(crate) static ROOT: &[Key] = keys! {
     "server": Section(server::SERVER) => Filled;
     /// How long the whole process may take to stop.
     "shutdown-timeout": SPAN_ABOVE_ZERO => Value("30s");
+    /// How long the answer to an `Idempotency-Key` is kept for repeats.
+    "idempotency-ttl": SPAN_ABOVE_ZERO => Value("24h");
     /// The event logger, and the Event Log API it sends to.
     "eventlog": Section(eventlog::EVENTLOG) => Filled;
     /// The durable queue and its dispatcher.

@@ -4,7 +4,8 @@
 //! [`Posting`] of how many events moved and the sum of their ids. Postings are kept per [`Bucket`], so
 //! that they stay meaningful after what they describe is gone. [`Books`] is the sum of postings, and
 //! [`Account`] is the part of it that users see. [`difference`] is what an audit finds between the
-//! books and a recount of the files, topics and tables themselves.
+//! books and a recount of the files, topics and tables themselves. [`AuditedPath`] is what it finds between
+//! the books of two components that events pass through.
 //!
 //! **Invariant:** for each bucket, and so in all, `accepted` equals the sum of all places, both in
 //! number and in the sum of ids. Because the ids are summed, one missing event can be named: the
@@ -13,6 +14,7 @@
 mod account;
 mod audit;
 mod bucket;
+mod delivery;
 mod difference;
 mod place;
 mod posting;
@@ -21,6 +23,7 @@ mod tally;
 pub use account::{Account, ComponentAccount, ComponentKind, Ledger, LostCounts};
 pub use audit::{Audit, Audited};
 pub use bucket::{Bucket, ParseBucketError};
+pub use delivery::{AuditedPath, DeliveredEvents, NotCompared, undelivered};
 pub use difference::{Discrepancy, difference};
 pub use place::{LossReason, ParsePlaceError, Place};
 pub use posting::{Posting, postings};

@@ -26,7 +26,7 @@ pub mod conformance;
 
 pub use backoff::{Backoff, Retry};
 pub use breaker::Breaker;
-pub use component::{Component, Shutdown, ShutdownTrigger};
+pub use component::{Component, Shutdown, ShutdownTrigger, audit_components};
 pub use dead_letter::DeadLetter;
 pub use decide::{AttemptFacts, Decision, decide};
 pub use event_id::{EventId, EventIdMinter, EventIds, ParseEventIdError};

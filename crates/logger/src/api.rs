@@ -7,6 +7,8 @@ use bytes::Bytes;
 use tidegate_core::env::{BoxFuture, CatchPanic};
 use tidegate_core::{Code, EventId};
 
+use crate::logger_id::LoggerId;
+
 /// The future of an answer.
 pub type Sending<'a> = BoxFuture<'a, ApiAnswer>;
 
@@ -17,8 +19,14 @@ pub type Sending<'a> = BoxFuture<'a, ApiAnswer>;
 /// again stores nothing twice. A call that is dropped may or may not have stored anything. One that
 /// panics is a request that failed.
 pub trait Api: Send + Sync + fmt::Debug {
-    /// Sends these events, in this order.
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a>;
+    /// Sends these events, in this order, for the logger with this id; none for a logger without a spill
+    /// directory. The other side keeps the events of each logger apart, so that an audit can compare them.
+    fn send_from<'a>(&'a self, logger: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a>;
+
+    /// Sends these events, in this order, for a sender that keeps no books.
+    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+        self.send_from(None, batch)
+    }
 }
 
 /// An event on the wire.
@@ -78,9 +86,9 @@ pub struct ApiFailure {
 }
 
 /// Sends these events; a panic of the API is an answer like any other failure.
-pub(crate) async fn ask(api: &dyn Api, batch: &[Payload]) -> ApiAnswer {
+pub(crate) async fn ask(api: &dyn Api, logger: Option<LoggerId>, batch: &[Payload]) -> ApiAnswer {
     // The call itself goes into the future too, so that a panic there is caught as well.
-    let sending = CatchPanic(Box::pin(async { api.send(batch).await }));
+    let sending = CatchPanic(Box::pin(async { api.send_from(logger, batch).await }));
     sending.await.unwrap_or_else(|message| {
         tracing::error!(message, "the API implementation panicked");
         ApiAnswer::Failed(ApiFailure {

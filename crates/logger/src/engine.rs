@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::api::Api;
 use crate::config::LoggerConfig;
 use crate::event::Event;
+use crate::logger_id::LoggerId;
 use crate::loss::{Loss, reason};
 use crate::state::{LoggerPhase, LoggerState, Queued};
 use crate::writer::SpillBuffer;
@@ -72,6 +73,8 @@ pub(crate) struct Engine {
     pub(crate) config: LoggerConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) api: Arc<dyn Api>,
+    /// The id of the spill directory, if there is one.
+    pub(crate) logger_id: Option<LoggerId>,
     entropy: Mutex<Box<dyn Entropy>>,
     backoff: Backoff,
     state: Mutex<LoggerState>,
@@ -105,6 +108,7 @@ impl Engine {
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
         api: Arc<dyn Api>,
+        logger_id: Option<LoggerId>,
         state: LoggerState,
         on_loss: Option<LossCallback>,
     ) -> (Arc<Self>, mpsc::Receiver<LossReport>) {
@@ -120,6 +124,7 @@ impl Engine {
             config,
             clock,
             api,
+            logger_id,
             state: Mutex::new(state),
             spill_buffer: Mutex::new(SpillBuffer::default()),
             on_loss,

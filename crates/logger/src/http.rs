@@ -24,6 +24,7 @@ use reqwest::{RequestBuilder, Response, Url};
 use tidegate_core::env::Clock;
 
 use crate::api::{Api, ApiAnswer, ApiFailure, Payload, Sending};
+use crate::logger_id::LoggerId;
 use token::Bearer;
 
 pub use authentication::{Authentication, ClientCredentials};
@@ -39,6 +40,7 @@ pub const RESPONSE_LIMIT: usize = 1024 * 1024;
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 const EVENT_ID: &str = "x-tidegate-event-id";
 const APPLICATION_ID: &str = "X-Application-Id";
+const LOGGER: &str = "x-tidegate-logger";
 
 /// The Event Log API over HTTP.
 ///
@@ -77,12 +79,16 @@ impl HttpApi {
         HttpApiBuilder::new(base_url.into())
     }
 
-    async fn attempt(&self, batch: &[Payload]) -> Result<ApiAnswer, ApiFailure> {
+    async fn attempt(
+        &self,
+        logger: Option<LoggerId>,
+        batch: &[Payload],
+    ) -> Result<ApiAnswer, ApiFailure> {
         if batch.len() > 1 && envelope_len(batch) > self.batch_limit {
             return Ok(ApiAnswer::TooLarge);
         }
         let pass = self.bearer.pass().await?;
-        let mut request = self.request(batch);
+        let mut request = self.request(logger, batch);
         if let Some(pass) = &pass {
             request = request.header(AUTHORIZATION, pass.header.clone());
         }
@@ -112,7 +118,7 @@ impl HttpApi {
         Ok(classify(status, retry_after, body, batch.len()))
     }
 
-    fn request(&self, batch: &[Payload]) -> RequestBuilder {
+    fn request(&self, logger: Option<LoggerId>, batch: &[Payload]) -> RequestBuilder {
         let mut request = match batch {
             [one] => {
                 let id = one.id.to_string();
@@ -127,17 +133,21 @@ impl HttpApi {
         if let Some(application_id) = &self.application_id {
             request = request.header(APPLICATION_ID, application_id);
         }
+        if let Some(logger) = logger {
+            request = request.header(LOGGER, logger.to_string());
+        }
         request.header(CONTENT_TYPE, "application/json")
     }
 }
 
 impl Api for HttpApi {
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, logger: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move {
             if batch.is_empty() {
                 return ApiAnswer::PerEvent(Vec::new());
             }
-            self.attempt(batch).await.unwrap_or_else(ApiAnswer::Failed)
+            let answer = self.attempt(logger, batch).await;
+            answer.unwrap_or_else(ApiAnswer::Failed)
         })
     }
 }

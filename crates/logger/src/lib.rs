@@ -18,6 +18,7 @@ mod http;
 #[cfg(test)]
 mod interleavings;
 mod logger;
+mod logger_id;
 mod loss;
 mod process;
 mod replayer;
@@ -47,6 +48,7 @@ pub use http::{
     ResponseBody, classify,
 };
 pub use logger::{Logger, LoggerHealth};
+pub use logger_id::LoggerId;
 pub use loss::{Loss, reason};
 pub use process::{Called, EventSink, ProcessLogger, ProcessTemplate, Refused};
 pub use running::{RunningLogger, StartError};

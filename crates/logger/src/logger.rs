@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::config::OnFull;
 use crate::event::Event;
+use crate::logger_id::LoggerId;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
 use crate::state::{LoggerPhase, LoggerState, Queued, Waiter};
@@ -26,9 +27,9 @@ use super::engine::Engine;
 /// ```
 /// use tidegate_core::env::Env;
 /// use tidegate_logger::{Event, Logger, LoggerConfig};
-/// # use tidegate_logger::{ApiAnswer, Api, EventOutcome, Payload, Sending};
+/// # use tidegate_logger::{ApiAnswer, Api, EventOutcome, LoggerId, Payload, Sending};
 /// # #[derive(Debug)] struct Sink;
-/// # impl Api for Sink { fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+/// # impl Api for Sink { fn send_from<'a>(&'a self, _: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
 /// #     Box::pin(async move { ApiAnswer::PerEvent(vec![EventOutcome::Stored; batch.len()]) }) } }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -259,6 +260,12 @@ impl Logger {
         let _guard = FlushGuard::new(&self.engine);
         let flushed = self.engine.wait_until(timeout, LoggerState::is_flushed);
         flushed.await
+    }
+
+    /// The id of its spill directory, under which the API keeps its events; none without a directory.
+    #[must_use]
+    pub fn id(&self) -> Option<LoggerId> {
+        self.engine.logger_id
     }
 
     /// Where all events are, as one snapshot.

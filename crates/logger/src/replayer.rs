@@ -136,7 +136,7 @@ impl Replayer {
             let part = &rest[..size.min(rest.len())];
             let answer = tokio::select! {
                 biased;
-                answer = ask(&*self.engine.api, part) => answer,
+                answer = ask(&*self.engine.api, self.engine.logger_id, part) => answer,
                 // It may have arrived or not: it is still on disk, and is sent again.
                 () = self.engine.abandoned.wait() => break,
             };

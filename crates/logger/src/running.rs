@@ -43,9 +43,9 @@ impl Classify for StartError {
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_logger::{Event, LoggerConfig, RunningLogger};
-/// # use tidegate_logger::{ApiAnswer, Api, EventOutcome, Payload, Sending};
+/// # use tidegate_logger::{ApiAnswer, Api, EventOutcome, LoggerId, Payload, Sending};
 /// # #[derive(Debug)] struct Sink;
-/// # impl Api for Sink { fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+/// # impl Api for Sink { fn send_from<'a>(&'a self, _: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
 /// #     Box::pin(async move { ApiAnswer::PerEvent(vec![EventOutcome::Stored; batch.len()]) }) } }
 /// let logger = RunningLogger::start(LoggerConfig::builder().build()?, Arc::new(Sink), None)?;
 /// logger.log(Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;

@@ -138,7 +138,7 @@ impl Sender {
             let began = self.engine.clock.elapsed();
             let answer = tokio::select! {
                 biased;
-                answer = ask(&*engine.api, &payloads) => Some(answer),
+                answer = ask(&*engine.api, engine.logger_id, &payloads) => Some(answer),
                 () = engine.abandoned.wait() => None,
             };
             match answer {

@@ -15,6 +15,7 @@ use crate::config::{LoggerConfig, SyncMode};
 use crate::engine::{Engine, LossCallback, LossReport};
 use crate::event::Encoder;
 use crate::logger::Logger;
+use crate::logger_id::LoggerId;
 use crate::loss::reason;
 use crate::replayer::Replayer;
 use crate::sender::Sender;
@@ -99,7 +100,9 @@ impl Logger {
         let is_synced = config.options.sync == SyncMode::Group;
         let (spool, recovered) = match &config.options.spillover_path {
             Some(path) if config.enabled => {
-                let (spool, recovered) = Spool::open(Arc::clone(&env.disk), path, caps, is_synced)?;
+                let new_id = LoggerId::mint(&*env.clock, &*env.entropy);
+                let disk = Arc::clone(&env.disk);
+                let (spool, recovered) = Spool::open(disk, path, caps, is_synced, new_id)?;
                 (Some(spool), recovered)
             }
             Some(_) | None => (None, Recovered::default()),
@@ -108,8 +111,15 @@ impl Logger {
         let ids = EventIdMinter::new(env.entropy.fork("ids"));
         let mut state = LoggerState::new(ids, breaker, recovered.books, recovered.backlog);
         state.backlog_bytes = spool.as_ref().map_or(0, Spool::bytes);
-        let (engine, losses) =
-            Engine::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
+        let (engine, losses) = Engine::new(
+            config,
+            env.clock,
+            env.entropy.as_ref(),
+            api,
+            spool.as_ref().map(Spool::id),
+            state,
+            on_loss,
+        );
         let (trigger, is_orphan) = Shutdown::new();
         let logger = Self {
             engine: Arc::clone(&engine),

@@ -4,7 +4,7 @@
 //! port are written once, in `store`: each says how its statements are held together. The modules `claim`,
 //! `settle`, `maintain`, `projection` and `inspect` hold the Rust that both databases share, and one trait
 //! each for the statements that differ. The modules below `postgres` and `sqlite` implement these traits.
-//! `connection` runs a statement on either database.
+//! [`tidegate_store::sql`] runs a statement on either database.
 //!
 //! PostgreSQL does some steps in functions of `queue-1.postgres.sql`, where one round trip or one lock must
 //! hold them together. SQLite has no functions, and does them in Rust.
@@ -29,7 +29,6 @@
 mod backend;
 mod claim;
 mod columns;
-mod connection;
 mod decode;
 mod inspect;
 mod leadership;

@@ -55,6 +55,12 @@ pub enum ProblemCode {
     LogUnavailable,
     /// Nobody knows whether the records were added.
     LogOutcomeUnknown,
+    /// The `Idempotency-Key` was used for another request.
+    IdempotencyConflict,
+    /// The first request with this `Idempotency-Key` has not answered yet.
+    IdempotencyRunning,
+    /// The database does not answer.
+    StoreUnavailable,
 }
 
 impl ProblemCode {
@@ -100,6 +106,10 @@ impl ProblemCode {
             Self::LogFull => ("log.full", StatusCode::INSUFFICIENT_STORAGE),
             Self::LogUnavailable => ("log.unavailable", StatusCode::SERVICE_UNAVAILABLE),
             Self::LogOutcomeUnknown => ("log.outcome-unknown", StatusCode::GATEWAY_TIMEOUT),
+            Self::IdempotencyConflict => ("idempotency.conflict", StatusCode::CONFLICT),
+            // Not 409: the same request may be made again in a moment.
+            Self::IdempotencyRunning => ("idempotency.running", StatusCode::SERVICE_UNAVAILABLE),
+            Self::StoreUnavailable => ("store.unavailable", StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 
@@ -172,6 +182,9 @@ mod tests {
             ProblemCode::LogFull,
             ProblemCode::LogUnavailable,
             ProblemCode::LogOutcomeUnknown,
+            ProblemCode::IdempotencyConflict,
+            ProblemCode::IdempotencyRunning,
+            ProblemCode::StoreUnavailable,
         ];
         let table: Vec<String> = all
             .iter()
@@ -202,6 +215,9 @@ mod tests {
         507 log.full
         503 log.unavailable
         504 log.outcome-unknown
+        409 idempotency.conflict
+        503 idempotency.running
+        503 store.unavailable
         ");
     }
 }

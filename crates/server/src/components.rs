@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate_core::books::{Audit, ComponentAccount, Ledger};
+use tidegate_core::books::{ComponentAccount, Ledger};
 use tidegate_core::env::Clock;
 use tidegate_core::{Component, EventId, EventTrace, Failure};
 
@@ -59,17 +59,6 @@ async fn accounts(
             limit: READ_TIMEOUT,
         }),
     }
-}
-
-/// Counts the events of these components, one component after the other.
-pub(crate) async fn audit<'a>(
-    components: impl Iterator<Item = &'a Arc<dyn Component>>,
-) -> Result<Audit, Failure> {
-    let mut audited = Vec::new();
-    for component in components {
-        audited.extend(component.audit().await?);
-    }
-    Ok(Audit::new(audited))
 }
 
 /// Looks for an event in these components, in the order in which events pass through them.

@@ -13,13 +13,15 @@ use axum::http::{HeaderMap, Method};
 use crate::{ApiProblem, ProblemCode, Token};
 
 /// The paths that probes may ask without a token; they see no details.
-pub(crate) const OPEN_PATHS: [&str; 6] = [
+pub(crate) const OPEN_PATHS: [&str; 8] = [
     "/livez",
     "/readyz",
     "/health",
     "/actuator/health",
     "/actuator/health/liveness",
     "/actuator/health/readiness",
+    "/v1/healthcheck",
+    "/v1/healthcheck/ready",
 ];
 
 /// How much a request may see.

@@ -17,6 +17,8 @@ mod in_flight;
 mod request;
 
 mod api;
+pub mod eventlog;
+mod idempotency;
 pub mod log;
 mod serve;
 mod server;

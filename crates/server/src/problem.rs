@@ -62,6 +62,12 @@ impl ApiProblem {
     pub fn code(&self) -> ProblemCode {
         self.code
     }
+
+    /// The problem in words.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
 }
 
 /// Marks a response whose body is as we want it, whatever its status.
@@ -71,12 +77,14 @@ pub(crate) struct OwnBody;
 impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let code = self.code;
-        let mut response = (code.status(), Json(self)).into_response();
+        let mut response = (code.status(), Json(&self)).into_response();
         if code == ProblemCode::Unauthorized {
             let challenge = HeaderValue::from_static("Bearer realm=\"tidegate\"");
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }
         response.extensions_mut().insert(OwnBody);
+        // For routes that write the bodies of their failures in another form.
+        response.extensions_mut().insert(self);
         response
     }
 }

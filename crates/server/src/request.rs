@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use tidegate_core::env::{CatchPanic, Clock};
 use tracing::Instrument;
 
+use crate::eventlog;
 use crate::guard::Guard;
 use crate::in_flight::InFlight;
 use crate::telemetry::{self, Limit};
@@ -49,6 +50,7 @@ pub(crate) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
         .get::<MatchedPath>()
         .map_or(NO_ROUTE, MatchedPath::as_str)
         .to_owned();
+    let is_event_log = eventlog::is_path(request.uri().path());
     let trace_id = text(request.headers(), "traceparent").and_then(trace::id_of);
     let span = telemetry::span(&id, &method, &route, trace_id);
 
@@ -63,6 +65,9 @@ pub(crate) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
         response
     };
     let mut response = answering.instrument(span).await;
+    if is_event_log {
+        response = eventlog::in_its_form(response);
+    }
 
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);

@@ -11,9 +11,11 @@ mod sqlite;
 mod store;
 mod tx;
 
+pub mod idempotency;
 pub mod lease;
 pub mod migrate;
 pub mod posting;
+pub mod sql;
 
 pub use call_limit::CallLimit;
 pub use component::StoreComponent;

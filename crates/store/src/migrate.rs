@@ -28,13 +28,21 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS tidegate_migration (\n    \
     part text NOT NULL,\n    version integer NOT NULL,\n    name text NOT NULL,\n    \
     PRIMARY KEY (part, version)\n)";
 
-/// The tables every part stands on: leases and postings.
-pub const STORE_MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "leases and postings",
-    postgres: include_str!("migrate/store-1.postgres.sql"),
-    sqlite: include_str!("migrate/store-1.sqlite.sql"),
-}];
+/// The tables every part stands on: leases, postings, and the answers of repeated requests.
+pub const STORE_MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "leases and postings",
+        postgres: include_str!("migrate/store-1.postgres.sql"),
+        sqlite: include_str!("migrate/store-1.sqlite.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "idempotency keys",
+        postgres: include_str!("migrate/store-2.postgres.sql"),
+        sqlite: include_str!("migrate/store-2.sqlite.sql"),
+    },
+];
 
 /// The name under which [`STORE_MIGRATIONS`] is remembered.
 pub const STORE_PART: &str = "store";
@@ -64,8 +72,8 @@ pub async fn pending(
     part: &'static str,
     migrations: &'static [Migration],
 ) -> Result<usize, StoreError> {
-    let own = missing(store, STORE_PART, STORE_MIGRATIONS).await?;
-    Ok(own + missing(store, part, migrations).await?)
+    let own = pending_of_part(store, STORE_PART, STORE_MIGRATIONS).await?;
+    Ok(own + pending_of_part(store, part, migrations).await?)
 }
 
 /// The same as SQL text, for the user's own migrations.
@@ -95,7 +103,13 @@ fn sql_of(migration: &Migration, dialect: Dialect) -> &'static str {
     }
 }
 
-async fn missing(
+/// How many of `migrations` alone have not run yet. Changes nothing.
+///
+/// All of them are pending in a database that is there for something else.
+///
+/// # Errors
+/// The database is away or refused.
+pub async fn pending_of_part(
     store: &Store,
     part: &'static str,
     migrations: &'static [Migration],

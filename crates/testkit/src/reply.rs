@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tidegate_core::EventId;
+use tidegate_logger::LoggerId;
 
 use crate::stored::{Outcome, Stored};
 
@@ -37,8 +38,13 @@ struct Envelope<'a> {
 }
 
 /// `POST /v1/events`.
-pub(crate) fn post_one(stored: &Stored, json: &[u8], id: Option<EventId>) -> Reply {
-    match stored.put(json, id) {
+pub(crate) fn post_one(
+    stored: &Stored,
+    json: &[u8],
+    id: Option<EventId>,
+    logger: Option<LoggerId>,
+) -> Reply {
+    match stored.put(json, id, logger) {
         Outcome::Stored { number, .. } => {
             let body = json!({
                 "success": true,
@@ -68,6 +74,7 @@ pub(crate) fn post_envelope(
     body: &[u8],
     failing: &[usize],
     max_batch: usize,
+    logger: Option<LoggerId>,
 ) -> Reply {
     let envelope: Envelope<'_> = match serde_json::from_slice(body) {
         Ok(envelope) => envelope,
@@ -83,7 +90,13 @@ pub(crate) fn post_envelope(
         return Reply::error(413, "Payload Too Large", "body.too_large", &message);
     }
     let events = envelope.events.iter().map(|event| event.get().as_bytes());
-    post_many(stored, events, failing, envelope.batch_id.as_deref())
+    post_many(
+        stored,
+        events,
+        failing,
+        envelope.batch_id.as_deref(),
+        logger,
+    )
 }
 
 /// `POST /v1/events/batch`. The events at the places `failing` fail for now.
@@ -92,6 +105,7 @@ pub(crate) fn post_many<'a>(
     events: impl Iterator<Item = &'a [u8]>,
     failing: &[usize],
     batch_id: Option<&str>,
+    logger: Option<LoggerId>,
 ) -> Reply {
     let (mut received, mut inserted, mut duplicates) = (0, 0, 0);
     let mut executions = Vec::new();
@@ -108,7 +122,7 @@ pub(crate) fn post_many<'a>(
             ));
             continue;
         }
-        match stored.put(json, None) {
+        match stored.put(json, None, logger) {
             Outcome::Stored { number, is_new } => {
                 *(if is_new {
                     &mut inserted
@@ -176,7 +190,7 @@ mod tests {
 
     fn batch(stored: &Stored, events: &[String], failing: &[usize]) -> Value {
         let body = format!(r#"{{"events":[{}],"batchId":"b"}}"#, events.join(","));
-        let reply = post_envelope(stored, body.as_bytes(), failing, 100);
+        let reply = post_envelope(stored, body.as_bytes(), failing, 100, None);
         assert_eq!(reply.status, 201);
         serde_json::from_slice(&reply.body).unwrap()
     }
@@ -184,11 +198,14 @@ mod tests {
     #[test]
     fn a_repeat_gets_the_first_answer_and_another_content_a_conflict() {
         let stored = Stored::new();
-        let first = post_one(&stored, event(1, "a").as_bytes(), None);
+        let first = post_one(&stored, event(1, "a").as_bytes(), None, None);
         assert_eq!(first.status, 201);
-        assert_eq!(post_one(&stored, event(1, "a").as_bytes(), None), first);
         assert_eq!(
-            post_one(&stored, event(1, "b").as_bytes(), None).status,
+            post_one(&stored, event(1, "a").as_bytes(), None, None),
+            first
+        );
+        assert_eq!(
+            post_one(&stored, event(1, "b").as_bytes(), None, None).status,
             409
         );
         assert_eq!(stored.count(), 1);
@@ -240,7 +257,7 @@ mod tests {
     #[test]
     fn an_envelope_must_hold_events_and_not_too_many() {
         let check = |body: &str, status: u16| {
-            let reply = post_envelope(&Stored::new(), body.as_bytes(), &[], 2);
+            let reply = post_envelope(&Stored::new(), body.as_bytes(), &[], 2, None);
             assert_eq!(reply.status, status, "{body}");
         };
         check("", 400);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate_core::Code;
 use tidegate_core::env::{Clock, Entropy};
 use tidegate_logger::{
-    Api, ApiAnswer, ApiFailure, EventOutcome, Payload, ResponseBody, Sending, classify,
+    Api, ApiAnswer, ApiFailure, EventOutcome, LoggerId, Payload, ResponseBody, Sending, classify,
 };
 
 use crate::reply::{Reply, post_many, post_one};
@@ -195,7 +195,7 @@ impl ScriptedApi {
         self.is_down.store(false, Ordering::SeqCst);
     }
 
-    async fn play(&self, batch: &[Payload]) -> ApiAnswer {
+    async fn play(&self, logger: Option<LoggerId>, batch: &[Payload]) -> ApiAnswer {
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         let mut script = (self.decide)(batch, call);
         while let Script::After(delay, next) = script {
@@ -208,10 +208,10 @@ impl ScriptedApi {
         }
         self.stored.count_request();
         match script {
-            Script::Serve => answer(&self.post(batch, &[]), batch),
-            Script::Partial(failing) => answer(&self.post(batch, &failing), batch),
+            Script::Serve => answer(&self.post(batch, &[], logger), batch),
+            Script::Partial(failing) => answer(&self.post(batch, &failing, logger), batch),
             Script::HalfAnswer => {
-                let reply = self.post(batch, &[]);
+                let reply = self.post(batch, &[], logger);
                 let head = reply.body.get(..reply.body.len() / 2).unwrap_or_default();
                 let body = ResponseBody::Cut {
                     head,
@@ -220,11 +220,11 @@ impl ScriptedApi {
                 classify(reply.status, None, body, batch.len())
             }
             Script::Outcomes(count) => {
-                let _stored = self.post(batch, &[]);
+                let _stored = self.post(batch, &[], logger);
                 ApiAnswer::PerEvent(vec![EventOutcome::Stored; count])
             }
             Script::AnswerLost => {
-                let _stored = self.post(batch, &[]);
+                let _stored = self.post(batch, &[], logger);
                 failed(Code::from_static("connection.lost"), "the answer was lost")
             }
             Script::Status {
@@ -240,15 +240,15 @@ impl ScriptedApi {
         }
     }
 
-    fn post(&self, batch: &[Payload], failing: &[usize]) -> Reply {
+    fn post(&self, batch: &[Payload], failing: &[usize], logger: Option<LoggerId>) -> Reply {
         match batch {
             [_] if failing.contains(&0) => {
                 Reply::error(503, "Service Unavailable", "store.unavailable", "busy")
             }
-            [one] => post_one(&self.stored, &one.json, Some(one.id)),
+            [one] => post_one(&self.stored, &one.json, Some(one.id), logger),
             several => {
                 let events = several.iter().map(|payload| payload.json.as_ref());
-                post_many(&self.stored, events, failing, None)
+                post_many(&self.stored, events, failing, None, logger)
             }
         }
     }
@@ -272,8 +272,8 @@ fn failed(code: Code, message: &str) -> ApiAnswer {
 }
 
 impl Api for ScriptedApi {
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
-        Box::pin(self.play(batch))
+    fn send_from<'a>(&'a self, logger: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
+        Box::pin(self.play(logger, batch))
     }
 }
 

@@ -1,12 +1,14 @@
 //! The events that arrived.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde_json::Value;
 use tidegate_core::EventId;
+use tidegate_core::books::{Books, Place};
+use tidegate_logger::LoggerId;
 
 /// The properties that belong to the transport; two events that differ only in them are the same.
 const TRANSPORT: [&str; 4] = ["_id", "_seq", "_sum", "_crc"];
@@ -29,9 +31,19 @@ struct Kept {
     /// In the order of their arrival.
     events: Vec<(EventId, Bytes)>,
     places: HashMap<EventId, usize>,
+    /// The events that came from each logger, repeats included.
+    loggers: BTreeMap<LoggerId, BTreeSet<EventId>>,
     requests: u64,
     duplicates: u64,
     rejected: u64,
+}
+
+impl Kept {
+    fn note(&mut self, logger: Option<LoggerId>, id: EventId) {
+        if let Some(logger) = logger {
+            self.loggers.entry(logger).or_default().insert(id);
+        }
+    }
 }
 
 /// The outcome of one event.
@@ -85,6 +97,16 @@ impl Stored {
         kept.events.get(place).map(|(_, json)| json.clone())
     }
 
+    /// The books of the events that this logger sent, as the API keeps them.
+    #[must_use]
+    pub fn books_of(&self, logger: LoggerId) -> Books {
+        let mut books = Books::default();
+        for id in self.kept().loggers.get(&logger).into_iter().flatten() {
+            books.move_one(*id, None, Some(Place::Delivered));
+        }
+        books
+    }
+
     /// How many events are stored.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -115,8 +137,13 @@ impl Stored {
         kept.requests
     }
 
-    /// Judges one event and stores it if it is good. `id` counts where the event has none.
-    pub(crate) fn put(&self, json: &[u8], id: Option<EventId>) -> Outcome {
+    /// Judges one event of this logger, and stores it if it is good. `id` counts where the event has none.
+    pub(crate) fn put(
+        &self,
+        json: &[u8],
+        id: Option<EventId>,
+        logger: Option<LoggerId>,
+    ) -> Outcome {
         let event = match serde_json::from_slice::<Value>(json) {
             Ok(event) if event.is_object() => event,
             Ok(_) | Err(_) => return self.reject("", "not a JSON object"),
@@ -140,6 +167,7 @@ impl Stored {
                 .is_some_and(|(_, first)| is_same(first, &event))
             {
                 kept.duplicates += 1;
+                kept.note(logger, id);
                 return Outcome::Stored {
                     number: place,
                     is_new: false,
@@ -151,6 +179,7 @@ impl Stored {
         let number = kept.events.len();
         kept.events.push((id, Bytes::copy_from_slice(json)));
         kept.places.insert(id, number);
+        kept.note(logger, id);
         Outcome::Stored {
             number,
             is_new: true,
@@ -207,7 +236,7 @@ mod tests {
 
     fn put(stored: &Stored, details: &str, seq: u32) -> Outcome {
         let json = format!(r#"{{"_id":"{ID}","_seq":{seq},"details":"{details}"}}"#);
-        stored.put(json.as_bytes(), None)
+        stored.put(json.as_bytes(), None, None)
     }
 
     #[test]
@@ -251,7 +280,10 @@ mod tests {
         ));
         for json in ["", "[]", "{", r#"{"_id":"x"}"#] {
             assert!(
-                matches!(stored.put(json.as_bytes(), None), Outcome::Invalid { .. }),
+                matches!(
+                    stored.put(json.as_bytes(), None, None),
+                    Outcome::Invalid { .. }
+                ),
                 "{json}"
             );
         }
@@ -262,10 +294,28 @@ mod tests {
     fn an_event_without_an_id_gets_that_of_the_header_or_a_new_one() {
         let stored = Stored::new();
         let id: EventId = ID.parse().unwrap();
-        stored.put(b"{}", Some(id));
-        stored.put(b"{}", None);
-        stored.put(b"{}", None);
+        stored.put(b"{}", Some(id), None);
+        stored.put(b"{}", None, None);
+        stored.put(b"{}", None, None);
         assert_eq!(stored.count(), 3);
         assert_eq!(stored.ids()[0], id);
+    }
+
+    #[test]
+    fn an_event_counts_once_for_each_logger_that_sent_it() {
+        let stored = Stored::new();
+        let logger = |n: u32| -> LoggerId {
+            let text = format!("019a8f3e-5c00-7abc-8def-0123456789a{n}");
+            text.parse().unwrap()
+        };
+        let json = format!(r#"{{"_id":"{ID}"}}"#);
+        for from in [None, Some(logger(1)), Some(logger(1)), Some(logger(2))] {
+            stored.put(json.as_bytes(), None, from);
+        }
+        assert_eq!(stored.count(), 1);
+        for (n, count) in [(1, 1), (2, 1), (3, 0)] {
+            let books = stored.books_of(logger(n));
+            assert_eq!(books.in_place(&Place::Delivered), count);
+        }
     }
 }

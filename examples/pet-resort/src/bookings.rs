@@ -9,7 +9,7 @@ use jiff::civil::Date;
 use serde::Deserialize;
 use tidegate_logger::{StepStatus, TraceContext};
 
-use crate::reply::Problem;
+use crate::reply::{Body, Problem};
 use crate::resort::{Booking, BookingState, PETS, Pet, Resort};
 use crate::trace::simulates;
 
@@ -25,7 +25,7 @@ pub(crate) async fn create(
     State(resort): State<Arc<Resort>>,
     Extension(trace): Extension<TraceContext>,
     headers: HeaderMap,
-    Json(asked): Json<NewBooking>,
+    Body(asked): Body<NewBooking>,
 ) -> Result<(StatusCode, Json<Booking>), Problem> {
     let utc = jiff::tz::TimeZone::UTC;
     let today = jiff::Timestamp::now().to_zoned(utc).date();

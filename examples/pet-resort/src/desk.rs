@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use tidegate_logger::{StepStatus, TraceContext};
 
-use crate::reply::Problem;
+use crate::reply::{Body, Problem};
 use crate::resort::{Awaited, Booking, BookingState, Resort};
 use crate::story::Story;
 use crate::trace::simulates;
@@ -105,7 +105,7 @@ pub(crate) async fn check_out(
     Extension(trace): Extension<TraceContext>,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json(asked): Json<CheckOut>,
+    Body(asked): Body<CheckOut>,
 ) -> Result<Json<Booking>, Problem> {
     if asked.payment_amount.is_nan() || asked.payment_amount <= 0.0 {
         return Err(Problem::invalid("paymentAmount must be more than 0"));

@@ -7,14 +7,33 @@ mod reply;
 mod resort;
 mod room_service;
 mod story;
+mod telemetry;
 mod trace;
 
+use std::future::Future;
+use std::io;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
+use tokio::net::TcpListener;
 
 pub use resort::{Pace, Resort};
+pub use telemetry::{METRICS, describe};
+
+/// Serves `app` until `stop` completes and every request that had begun is answered.
+///
+/// # Errors
+/// The listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    app: Router,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop)
+        .await
+}
 
 /// The service.
 pub fn router(resort: Arc<Resort>) -> Router {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use pet_resort::{Pace, Resort, router};
+use pet_resort::{Pace, Resort, describe, router, serve};
 use tidegate_core::env::Env;
 use tidegate_logger::{
     Defaults, HttpApi, Logger, LoggerConfig, Loss, LossCallback, ProcessTemplate, RunningLogger,
@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let base_url = variable("EVENTLOG_BASE_URL", "http://127.0.0.1:3000");
     let spill = variable("EVENTLOG_SPILLOVER_PATH", "./spillover");
     let recorder = PrometheusBuilder::new().install_recorder()?;
+    describe();
 
     let env = Env::system();
     let config = LoggerConfig::builder()
@@ -46,9 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             // Without a signal handler, the process ends the hard way.
             tokio::signal::ctrl_c().await.ok();
         };
-        axum::serve(listener, app)
-            .with_graceful_shutdown(stop)
-            .await
+        serve(listener, app, stop).await
     })?;
     let report = logger.shutdown();
     tracing::info!(

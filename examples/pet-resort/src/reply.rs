@@ -1,8 +1,11 @@
 //! The answers when something does not work.
 
 use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::resort::BookingState;
@@ -43,5 +46,20 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = json!({ "code": self.code, "message": self.message });
         (self.status, Json(body)).into_response()
+    }
+}
+
+/// A JSON body. One that cannot be read is answered as every other invalid request.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let read: Result<Json<T>, JsonRejection> = Json::from_request(request, state).await;
+        match read {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
+        }
     }
 }

@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tidegate_logger::TraceContext;
 
-use crate::reply::Problem;
+use crate::reply::{Body, Problem};
 use crate::resort::{BookingState, Resort};
 use crate::trace::simulates;
 
@@ -25,7 +25,7 @@ pub(crate) async fn order(
     State(resort): State<Arc<Resort>>,
     Extension(trace): Extension<TraceContext>,
     headers: HeaderMap,
-    Json(order): Json<Order>,
+    Body(order): Body<Order>,
 ) -> Result<(StatusCode, Json<Order>), Problem> {
     if order.quantity == 0 || order.item.is_empty() {
         return Err(Problem::invalid("item and quantity must be given"));

@@ -21,7 +21,7 @@ const PARTS: &[(&str, u64)] = &[
     ("tidegate-testkit", 5),
     ("tidegate-client", 3),
     ("tidegate-server", 5),
-    ("tidegate", 50),
+    ("tidegate", 75),
     ("order-groups", 3),
     ("orders", 3),
     ("pet-resort", 3),

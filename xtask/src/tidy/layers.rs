@@ -15,12 +15,21 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
     (
         "tidegate-client",
         &["tidegate-core", "tidegate-config", "tidegate-log"],
+    ),
+    (
+        "tidegate-eventlog",
+        &[
+            "tidegate-core",
+            "tidegate-config",
+            "tidegate-logger",
+            "tidegate-store",
+        ],
     ),
     ("tidegate-log", &["tidegate-core", "tidegate-config"]),
     ("tidegate-logger", &["tidegate-core", "tidegate-config"]),
@@ -35,6 +44,8 @@ const LAYERS: [(&str, &[&str]); 11] = [
             "tidegate-config",
             "tidegate-log",
             "tidegate-client",
+            "tidegate-eventlog",
+            "tidegate-store",
         ],
     ),
     ("tidegate-sim", &["tidegate-core", "tidegate-log"]),

@@ -1,7 +1,9 @@
 //! `tidegate audit`.
 
-use tidegate_core::books::{Account, Audit, Bucket, ComponentKind, Discrepancy};
-use tidegate_core::iso_time;
+use tidegate_core::books::{
+    Account, Audit, AuditedPath, Bucket, ComponentKind, Discrepancy, NotCompared,
+};
+use tidegate_core::{audit_components, iso_time};
 
 use crate::args::{AuditArgs, Output};
 use crate::parts::InspectionTargets;
@@ -23,11 +25,8 @@ pub(crate) async fn run(arguments: &AuditArgs, output: Output) -> Result<Exit, E
         )
         .with_exit(Exit::Usage));
     }
-    let mut audited = Vec::new();
-    for component in &inspection.components {
-        audited.extend(component.audit().await?);
-    }
-    let audit = Audit::new(audited);
+    let components: Vec<_> = inspection.components.iter().collect();
+    let audit = audit_components(&components, &inspection.components).await?;
     output.print(&audit, || text(&audit))?;
     Ok(Exit::Loss.unless(audit.unaccounted == 0))
 }
@@ -67,6 +66,9 @@ fn text(audit: &Audit) -> String {
         for missing in &audited.missing {
             lines.push(format!("{}: {}", audited.name, line(missing)));
         }
+        for path in &audited.paths {
+            lines.extend(path_lines(&audited.name, path));
+        }
     }
     lines.push(match audit.unaccounted {
         0 => "✓ every event is accounted for".to_owned(),
@@ -74,6 +76,28 @@ fn text(audit: &Audit) -> String {
         count => format!("✗ {count} events are NOT accounted for"),
     });
     lines.join("\n")
+}
+
+/// Lines about the events that a component delivered. A path that cannot be closed here is said: silence
+/// must not pass for proof.
+fn path_lines(from: &str, path: &AuditedPath) -> Vec<String> {
+    let events = |count: u64| table::counted(count, "delivered event");
+    let mut lines = Vec::new();
+    if let Some(to) = &path.to {
+        let compared = events(path.compared);
+        lines.push(format!("{from} → {to}: {compared} compared"));
+        let missing = path.missing.iter();
+        lines.extend(missing.map(|one| format!("{from} → {to}: {}", line(one))));
+    }
+    if let Some(reason) = path.reason {
+        let left = events(path.not_compared);
+        let kind = match reason {
+            NotCompared::NoReceiver => format!(" (kind {})", path.kind),
+            NotCompared::NoOrigin | NotCompared::OlderThanOrigin => String::new(),
+        };
+        lines.push(format!("{from}: {left} NOT compared: {reason}{kind}"));
+    }
+    lines
 }
 
 /// The events that can be counted again where they are.

@@ -1,5 +1,7 @@
 //! `tidegate demo`.
 
+mod outage;
+
 use std::io::Write;
 use std::time::Duration;
 
@@ -7,7 +9,8 @@ use tidegate_core::env::{Entropy, system};
 
 use crate::args::{DemoArgs, Output};
 use crate::demo::{
-    DemoFindings, DemoFrame, DemoVerdict, LogStory, QueueStory, Scene, Story, equation, tell,
+    DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, QueueStory, RetryStory, Scene,
+    equation, tell,
 };
 use crate::report::{ErrorReport, Exit, is_drawable, print};
 
@@ -15,24 +18,43 @@ use crate::report::{ErrorReport, Exit, is_drawable, print};
 const PACE: Duration = Duration::from_millis(45);
 
 pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorReport> {
+    let name = arguments.name.as_str();
+    if name == OutageStory::NAME {
+        if arguments.seed.is_some() {
+            return Err(unfit("--seed", "retry, log and queue"));
+        }
+        return crate::on_tokio(outage::run(&arguments.outage, output));
+    }
+    let outage = &arguments.outage;
+    let given = [
+        ("--fast", outage.fast),
+        ("--chart", outage.chart.is_some()),
+        ("--keep", outage.keep.is_some()),
+        ("--kill", outage.kill.is_some()),
+    ];
+    if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(unfit(option, OutageStory::NAME));
+    }
     let seed = arguments
         .seed
         .unwrap_or_else(|| system::system_entropy().next_u64());
-    match arguments.name.as_str() {
+    match name {
         LogStory::NAME => play(LogStory::new(seed), output),
         QueueStory::NAME => play(QueueStory::new(seed)?, output),
-        _ => play(Story::new(seed), output),
+        _ => play(RetryStory::new(seed), output),
     }
+}
+
+fn unfit(option: &str, demos: &str) -> ErrorReport {
+    let message = format!("{option} is an option of the demo {demos}");
+    ErrorReport::new("usage.demo", message).with_exit(Exit::Usage)
 }
 
 fn play(scene: impl Scene, output: Output) -> Result<Exit, ErrorReport> {
     let verdict = match output {
         Output::Json => tell(scene, |_| {})?,
         Output::Table if is_drawable() => {
-            let mut drawing = Drawing {
-                width: width(),
-                lines: 0,
-            };
+            let mut drawing = Drawing::new();
             tell(scene, |frame| drawing.draw(frame))?
         }
         Output::Table => {
@@ -112,13 +134,27 @@ fn width() -> usize {
         .and_then(|text| text.parse().ok());
     let asked = || comfy_table::Table::new().use_stderr().width();
     let columns = told.or_else(|| asked().map(usize::from));
+    // A terminal that does not know its width says 0.
+    let columns = columns.filter(|columns| *columns > 0);
     let columns = columns.unwrap_or(MAX_WIDTH + 1);
     columns.saturating_sub(1).clamp(1, MAX_WIDTH)
 }
 
 impl Drawing {
+    fn new() -> Self {
+        Self {
+            width: width(),
+            lines: 0,
+        }
+    }
+
     fn draw(&mut self, frame: &DemoFrame) {
-        let text = picture(frame, self.width);
+        self.redraw(picture(frame, self.width));
+        std::thread::sleep(PACE);
+    }
+
+    /// Draws these lines over those before.
+    fn redraw(&mut self, text: Vec<String>) {
         let up = if self.lines == 0 {
             String::new()
         } else {
@@ -131,8 +167,6 @@ impl Drawing {
         for line in text {
             writeln!(stderr, "\x1b[2K{line}").ok();
         }
-        drop(stderr);
-        std::thread::sleep(PACE);
     }
 }
 
@@ -170,7 +204,7 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
-        let told = tell(Story::new(7), |frame| {
+        let told = tell(RetryStory::new(7), |frame| {
             for width in [1, 20, 24, 25, 40, MAX_WIDTH] {
                 for line in picture(frame, width) {
                     assert!(line.chars().count() <= width, "{width}: {line}");

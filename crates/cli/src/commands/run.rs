@@ -9,7 +9,7 @@ use tidegate_core::Shutdown;
 use tidegate_core::env::Env;
 use tidegate_server::{Exporter, Health, Server, ServerConfig};
 
-use crate::args::{ConfigFile, Output};
+use crate::args::{Output, RunArgs};
 use crate::parts::{self, Process};
 use crate::report::{ErrorReport, Exit, MessageFormat, print_ledger, say};
 use crate::settings;
@@ -20,15 +20,18 @@ const LEAST_CLOSE: Duration = Duration::from_secs(1);
 
 /// Starts what is configured, and returns once a signal came and everything was drained.
 pub(crate) async fn run(
-    arguments: &ConfigFile,
+    arguments: &RunArgs,
     output: Output,
     format: MessageFormat,
 ) -> Result<Exit, ErrorReport> {
-    let mut settings = settings::read(arguments)?;
+    let mut settings = settings::read(&arguments.file)?;
     settings.loaded.require_built(&parts::built());
     let config = settings::checked(settings.loaded, format)?;
     // From here on a signal means a drain: others can reach us, or read that we run, and may send one.
-    let signals = Signals::register()?;
+    let mut signals = Signals::register()?;
+    if arguments.until_stdin_ends {
+        signals.watch_stdin()?;
+    }
     let exporter = Exporter::install()
         .map_err(|error| ErrorReport::of("internal", "cannot start the metrics", &error))?;
     let env = Env::system();
@@ -90,7 +93,7 @@ fn announce(process: &Process, address: SocketAddr, file: Option<&Path>, format:
                 .map(|(name, at)| format!("  ✓ {name:<8} {at}\n"))
                 .collect();
             let demo = if cfg!(feature = "demo") {
-                "tidegate demo log     "
+                "tidegate demo     "
             } else {
                 ""
             };

@@ -148,11 +148,7 @@ impl<F: DemoFindings> DemoVerdict<F> {
 
     /// The command that tells the same story again.
     pub(crate) fn again(&self) -> String {
-        let name = match self.demo {
-            super::Story::NAME => String::new(),
-            other => format!(" {other}"),
-        };
-        format!("tidegate demo{name} --seed {}", self.seed)
+        format!("tidegate demo {} --seed {}", self.demo, self.seed)
     }
 }
 

@@ -46,7 +46,7 @@ impl Part for QueuePart {
     }
 
     /// A database that is named or configured must be there. A file that is gone, or whose tables are, looks
-    /// like one in which nothing was published.
+    /// like one in which nothing was published. A database of another part may be without a queue.
     fn inspect<'a>(
         &'a self,
         inspection: &'a mut InspectionTargets,
@@ -57,7 +57,8 @@ impl Part for QueuePart {
                 store: inspection.arguments.store.clone(),
             })?;
             let env = &inspection.env;
-            let opened = match settings.is_given {
+            let is_required = settings.is_given && !inspection.is_store_in_use;
+            let opened = match is_required {
                 true => Some(store::open(&settings, env).await?),
                 false => store::open_if_there(&settings, env).await?,
             };

@@ -1,11 +1,11 @@
-//! `tidegate demo`.
+//! The demos that a seed tells again: `tidegate demo retry`, `log` and `queue`.
 
 use crate::command::run;
 
 #[test]
-fn g12_the_demo_balances_with_nothing_lost_whatever_its_seed() {
+fn g12_the_demo_of_retries_balances_with_nothing_lost_whatever_its_seed() {
     for seed in 0..20 {
-        let ran = run(&["demo", "--seed", &seed.to_string(), "-o", "json"]);
+        let ran = run(&["demo", "retry", "--seed", &seed.to_string(), "-o", "json"]);
         assert_eq!(ran.code, Some(0), "seed {seed}: {}", ran.stdout);
         let verdict = ran.json();
         assert_eq!(verdict["balanced"], true, "seed {seed}");
@@ -35,16 +35,19 @@ fn g12_the_demo_balances_with_nothing_lost_whatever_its_seed() {
 
 #[test]
 fn the_same_seed_tells_the_same_story() {
-    let one = run(&["demo", "--seed", "0x5f3a"]);
-    let two = run(&["demo", "--seed", "0x5f3a"]);
+    let one = run(&["demo", "retry", "--seed", "0x5f3a"]);
+    let two = run(&["demo", "retry", "--seed", "0x5f3a"]);
     assert_eq!(one.stdout, two.stdout);
     assert!(one.stdout.contains("✓ the books balance"), "{}", one.stdout);
     assert!(
-        one.stdout.contains("tidegate demo --seed 0x5f3a"),
+        one.stdout.contains("tidegate demo retry --seed 0x5f3a"),
         "{}",
         one.stdout
     );
-    assert_ne!(one.stdout, run(&["demo", "--seed", "0x5f3b"]).stdout);
+    assert_ne!(
+        one.stdout,
+        run(&["demo", "retry", "--seed", "0x5f3b"]).stdout
+    );
 }
 
 #[test]

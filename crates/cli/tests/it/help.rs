@@ -22,7 +22,12 @@ fn wrong_usage_exits_with_2_and_says_what_was_meant() {
         &["demo", "--seed", "seven"],
         "a seed is a number such as 7 or 0x5f3a",
     );
-    check(&["demo", "spam"], "flaky");
+    check(&["demo", "spam"], "outage");
+    check(&["demo", "--seed", "7"], "usage.demo");
+    check(
+        &["demo", "log", "--fast"],
+        "--fast is an option of the demo outage",
+    );
     check(&["run", "--set", "x"], "write it as KEY=VALUE");
     check(&["run", "--log", "a=b=c"], "usage.log-filter");
     check(&[], "Usage:");
@@ -46,8 +51,9 @@ fn with_json_every_command_writes_one_document() {
 fn output_that_cannot_be_written_is_a_failure() {
     let dir = tempfile::tempdir().unwrap();
     for arguments in [
-        &["demo", "-o", "json"][..],
-        &["demo"],
+        &["demo", "retry", "-o", "json"][..],
+        &["demo", "retry"],
+        &["demo", "--fast"],
         &["config", "show"],
         &["config", "schema"],
         &["completions", "bash"],
@@ -72,7 +78,7 @@ fn output_that_cannot_be_written_is_a_failure() {
     // A reader that has seen enough is nobody's failure.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = tidegate(dir.path(), &["demo"])
+    let output = tidegate(dir.path(), &["demo", "retry"])
         .stdout(writer)
         .output()
         .unwrap();

@@ -15,11 +15,15 @@ mod command;
 mod config;
 #[cfg(feature = "demo")]
 mod demo;
+#[cfg(feature = "demo")]
+mod demo_outage;
+mod event_log;
 mod help;
 mod log;
 mod log_audit;
 mod log_kafka;
 mod log_live;
+mod logger_path;
 mod queue;
 mod queue_books;
 mod queue_live;

@@ -70,7 +70,7 @@ fn before_the_migration_every_command_names_it() {
     std::fs::create_dir(dir.join("data")).unwrap();
     std::fs::write(dir.join("data/tidegate.db"), "").unwrap();
     assert_eq!(refused(dir, &["queue", "ls"], 1), "store.schema");
-    assert_eq!(ok(dir, &["queue", "migrate"])["ran"], 2);
+    assert_eq!(ok(dir, &["queue", "migrate"])["ran"], 3);
     assert_eq!(ok(dir, &["queue", "migrate"])["ran"], 0);
     assert_eq!(
         ok(dir, &["queue", "ls"]),

@@ -462,7 +462,7 @@ pub(crate) mod needs_postgres {
                 "{}",
                 ran.stderr
             );
-            assert_eq!(run(&["queue", "migrate"]).json()["ran"], 2);
+            assert_eq!(run(&["queue", "migrate"]).json()["ran"], 3);
             assert_eq!(run(&["queue", "migrate"]).json()["ran"], 0);
             let published = run(&["queue", "publish", "A", "{\"n\": 1}", "--key", "k"]).json();
             let id = published["event_id"].as_str().unwrap();

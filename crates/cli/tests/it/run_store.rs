@@ -24,7 +24,7 @@ fn a_running_process_keeps_the_queue_tidy_and_shows_it() {
         running
             .banner
             .contains("✓ store    sqlite://./data/tidegate.db")
-            && running.banner.contains("2 migrations ran"),
+            && running.banner.contains("; 1 migration ran"),
         "{}",
         running.banner
     );
@@ -68,7 +68,9 @@ fn a_running_process_keeps_the_queue_tidy_and_shows_it() {
     let (code, stdout, stderr) = running.end();
     assert_eq!(code, Some(0), "{stderr}");
     let closing: Value = serde_json::from_str(&stdout).unwrap();
-    assert_eq!(closing["components"][0]["account"]["queued"], 1, "{stdout}");
+    let components = closing["components"].as_array().unwrap();
+    let queue = components.iter().find(|one| one["name"] == "queue");
+    assert_eq!(queue.unwrap()["account"]["queued"], 1, "{stdout}");
     assert_eq!(closing["balanced"], true);
 }
 
@@ -116,12 +118,27 @@ fn a_process_does_not_start_without_its_database() {
 }
 
 /// Passes bytes between the command and the server until it is cut.
-struct Line {
+pub(crate) struct Line {
     address: String,
     is_cut: Arc<AtomicBool>,
 }
 
 impl Line {
+    /// A line to the server of this URL, and the URL through it.
+    pub(crate) fn to_database(url: &str) -> (Self, String) {
+        let (scheme, rest) = url.split_once("://").unwrap();
+        let (before, path) = rest.split_once('/').unwrap();
+        let (user, server) = before.rsplit_once('@').unwrap_or(("", before));
+        let line = Self::to(server);
+        let at = if user.is_empty() {
+            String::new()
+        } else {
+            format!("{user}@")
+        };
+        let through = format!("{scheme}://{at}{}/{path}", line.address);
+        (line, through)
+    }
+
     fn to(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -160,7 +177,7 @@ impl Line {
         Self { address, is_cut }
     }
 
-    fn set_cut(&self, is_cut: bool) {
+    pub(crate) fn set_cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
 }
@@ -174,16 +191,8 @@ mod needs_postgres {
     fn while_the_database_is_away_the_process_lives_and_is_not_ready() {
         with(|url| {
             let dir = tempfile::tempdir().unwrap();
-            let (scheme, rest) = url.split_once("://").unwrap();
-            let (before, path) = rest.split_once('/').unwrap();
-            let (user, server) = before.rsplit_once('@').unwrap_or(("", before));
-            let line = Line::to(server);
-            let at = if user.is_empty() {
-                String::new()
-            } else {
-                format!("{user}@")
-            };
-            let through = format!("store.url={scheme}://{at}{}/{path}", line.address);
+            let (line, through) = Line::to_database(url);
+            let through = format!("store.url={through}");
             let running = Running::start(dir.path(), &["--set", &through]);
             let wait = |head: &str| {
                 let limit = Instant::now() + Duration::from_secs(60);

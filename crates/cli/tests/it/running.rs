@@ -19,7 +19,13 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(dir: &Path, arguments: &[&str]) -> Self {
-        let mut all = vec!["run", "--set", "server.listen=127.0.0.1:0"];
+        Self::start_at(dir, "127.0.0.1:0", arguments)
+    }
+
+    /// The same at an address that stays when it is started again.
+    pub(crate) fn start_at(dir: &Path, address: &str, arguments: &[&str]) -> Self {
+        let listen = format!("server.listen={address}");
+        let mut all = vec!["run", "--set", &listen];
         all.extend(arguments);
         let mut child = tidegate(dir, &all)
             .stdout(Stdio::piped())
@@ -77,11 +83,24 @@ impl Running {
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path}"), "")
+    }
+
+    /// Posts JSON.
+    pub(crate) fn post(&self, path: &str, json: &str) -> String {
+        let length = json.len();
+        let rest =
+            format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{json}");
+        self.ask(&format!("POST {path}"), &rest)
+    }
+
+    fn ask(&self, what: &str, rest: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let host = &self.address;
+        let end = if rest.is_empty() { "\r\n" } else { rest };
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+            "{what} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{end}"
         )
         .unwrap();
         let mut response = String::new();

@@ -71,4 +71,8 @@ static API: &[Key] = keys! {
     "max-batch": COUNT => Value("1000");
     /// How long events are kept.
     "retention": SPAN_ABOVE_ZERO => Nothing;
+    /// Events each application may send in a second.
+    "rate-limit": COUNT => Nothing;
+    /// Whether the debug endpoint that removes everything is there.
+    "debug": Flag => Value("false");
 };

@@ -275,9 +275,14 @@ fn url(text: &str, schemes: &'static [&'static str]) -> Result<Value, Wrong> {
         let host = rest
             .strip_prefix("//")
             .map(|rest| rest.split('/').next().unwrap_or(""));
-        let reachable =
-            scheme.eq_ignore_ascii_case("sqlite") || host.is_some_and(|host| !host.is_empty());
-        known && reachable && !rest.is_empty() && !text.contains(char::is_whitespace)
+        let is_file = scheme.eq_ignore_ascii_case("sqlite");
+        let has_host = host.is_some_and(|host| !host.is_empty());
+        // The name of a file may have spaces within.
+        let has_space = match is_file {
+            true => text.trim() != text,
+            false => text.contains(char::is_whitespace),
+        };
+        known && (is_file || has_host) && !rest.is_empty() && !has_space
     });
     if fits {
         return Ok(Value::Url(text.to_owned()));

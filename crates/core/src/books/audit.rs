@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Account, Books, ComponentKind, Discrepancy};
+use super::{Account, AuditedPath, Books, ComponentKind, Discrepancy};
 
 /// The result of the audit of all components.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -39,10 +39,13 @@ pub struct Audited {
     pub removed: Account,
     /// Events of which nobody can tell any more whether they are all there.
     pub unverifiable: u64,
-    /// Events that are missing, or are there and should not be.
+    /// Events that are missing, or are there and should not be. Those that its receiver misses are included.
     pub unaccounted: u64,
     /// Which ones, as far as the sums tell.
     pub missing: Vec<Discrepancy>,
+    /// Where its delivered events went, and which of them are not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<AuditedPath>,
 }
 
 impl Audited {
@@ -77,7 +80,14 @@ impl Audited {
             unverifiable: 0,
             unaccounted: counts.sum(),
             missing,
+            paths: Vec::new(),
         }
+    }
+
+    /// Adds a path that its delivered events took.
+    pub fn add_path(&mut self, path: AuditedPath) {
+        self.unaccounted += path.unaccounted();
+        self.paths.push(path);
     }
 
     /// The same, with events of which nobody can tell any more.

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | 2xx, readable | stored | one outcome per event |
 //! | 2xx, unreadable | failed, `answer.unreadable` | the same |
+//! | 400 with `logger.invalid` | failed | failed |
 //! | 400, 409, 415, 422 | rejected | split |
 //! | 413 | rejected, `body.too_large` | split |
 //! | any other | failed | failed |
@@ -13,8 +14,9 @@
 //! event stands alone. Its good neighbors are never rejected with it.
 //!
 //! A wrong token or address (401, 403, 404) is a failure like an outage: the fault is in the
-//! configuration. So is any status that the API does not use, because it then comes from something
-//! in between.
+//! configuration. So is a refused id of the logger (400 with `logger.invalid`), which something in
+//! between has changed: the events are good. So is any status that the API does not use, because it
+//! then comes from something in between.
 
 #[cfg(test)]
 mod tests;
@@ -73,6 +75,13 @@ pub fn classify(
                 retry_after,
             }),
         },
+        (400, _) if Complaint::read(body).code == Some(codes::LOGGER_INVALID) => {
+            ApiAnswer::Failed(ApiFailure {
+                code: codes::LOGGER_INVALID,
+                message: describe(status, &Complaint::read(body)),
+                retry_after,
+            })
+        }
         (400 | 409 | 413 | 415 | 422, 1) => ApiAnswer::PerEvent(vec![reject(status, body)]),
         (400 | 409 | 413 | 415 | 422, _) => ApiAnswer::TooLarge,
         (_, _) => ApiAnswer::Failed(ApiFailure {

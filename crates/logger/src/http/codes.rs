@@ -15,6 +15,7 @@ pub(super) const CONNECTION_REFUSED: Code = Code::from_static("connection.refuse
 pub(super) const EVENT_INVALID: Code = Code::from_static("event.invalid");
 pub(super) const HTTP: Code = Code::from_static("http");
 pub(super) const IDEMPOTENCY_CONFLICT: Code = Code::from_static("idempotency.conflict");
+pub(super) const LOGGER_INVALID: Code = Code::from_static("logger.invalid");
 pub(super) const NOT_FOUND: Code = Code::from_static("not_found");
 pub(super) const RATE_LIMITED: Code = Code::from_static("rate.limited");
 pub(super) const REQUEST_INVALID: Code = Code::from_static("request.invalid");

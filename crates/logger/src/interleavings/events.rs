@@ -22,6 +22,7 @@ use super::spilling::SpillOutcome;
 use crate::api::{Api, Payload, Sending};
 use crate::config::{LoggerConfig, OnFull};
 use crate::event::Event;
+use crate::logger_id::LoggerId;
 use crate::loss::{Loss, reason};
 use crate::spill::BatchWritten;
 use crate::state::{LoggerPhase, LoggerState, Queued};
@@ -55,7 +56,7 @@ impl Clock for Still {
 struct NoApi;
 
 impl Api for NoApi {
-    fn send<'a>(&'a self, _: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, _: Option<LoggerId>, _: &'a [Payload]) -> Sending<'a> {
         Box::pin(std::future::pending())
     }
 }
@@ -110,6 +111,7 @@ impl Scene {
             Arc::new(Still),
             &entropy,
             Arc::new(NoApi),
+            None,
             state,
             Some(Arc::new(on_loss)),
         );

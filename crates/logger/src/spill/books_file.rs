@@ -13,6 +13,7 @@ use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::cursor::ReplayPosition;
 use super::{SpillError, at, create_filled, open_slots};
+use crate::logger_id::LoggerId;
 
 const HEAD: usize = 8;
 const FIRST_SLOT: u64 = 32 * 1024;
@@ -40,6 +41,9 @@ pub(super) struct BooksSnapshot {
     /// Torn tails in the corrupt files. Nobody was promised them, so they are in no books.
     #[serde(default)]
     pub(super) torn: u64,
+    /// The id of the directory; books of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<LoggerId>,
     pub(super) books: Vec<Row>,
 }
 

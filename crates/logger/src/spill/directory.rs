@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tidegate_core::books::{Audited, ComponentAccount, ComponentKind};
+use tidegate_core::books::{Audited, ComponentAccount, ComponentKind, DeliveredEvents, Place};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFinding};
 
+use super::books_file::BooksFile;
 use super::{SpillError, SpillRecount, find, recount};
 
 /// How often a directory that seems to lack events is looked at, and the wait between two looks.
@@ -93,6 +94,21 @@ impl Component for SpillDirectory {
             let (books, found) = (&counted.books, &counted.found);
             let audited = Audited::new(name, kind, books, found, counted.missing);
             Ok(vec![audited.unverifiable(counted.unverifiable)])
+        })
+    }
+
+    /// The newest books that are on disk. A running logger has delivered at least as much.
+    fn delivered(&self) -> BoxFuture<'_, Result<Vec<DeliveredEvents>, Failure>> {
+        Box::pin(async {
+            let written = BooksFile::peek(&*self.env.disk, &self.dir);
+            let delivered = written.map(|written| DeliveredEvents {
+                from: self.name.clone(),
+                to: ComponentKind::EventLog,
+                origin: written.id.map(|id| id.to_string()),
+                books: written.books(),
+            });
+            let has_any = |one: &DeliveredEvents| one.books.in_place(&Place::Delivered) > 0;
+            Ok(delivered.filter(has_any).into_iter().collect())
         })
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate_core::EventId;
-use tidegate_core::books::Books;
+use tidegate_core::books::{Books, Place};
 use tidegate_core::env::{Disk, DiskFile, DiskLock, OpenMode};
 
 pub(crate) use corrupt::post_corrupt_lines;
@@ -24,6 +24,7 @@ use super::{
     ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SEALED, SpillError, Tallies, add,
     add_one, at, holder, numbered,
 };
+use crate::logger_id::LoggerId;
 
 /// How much the active file may hold.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +75,7 @@ struct Active {
 pub(crate) struct Spool {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
+    id: LoggerId,
     caps: Caps,
     is_synced: bool,
     active: Option<Active>,
@@ -94,12 +96,13 @@ pub(crate) struct Spool {
 
 impl Spool {
     /// Opens the directory, making it where it is missing: takes the lock, cuts a torn tail, and
-    /// counts what is there.
+    /// counts what is there. A directory without an id gets `new_id`.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
         caps: Caps,
         is_synced: bool,
+        new_id: LoggerId,
     ) -> Result<(Self, Recovered), SpillError> {
         at("create", dir, disk.create_dir_all(dir))?;
         let lock = match disk.lock(&dir.join(LOCK)) {
@@ -113,9 +116,11 @@ impl Spool {
         };
         holder::sign(&*disk, &dir.join(LOCK));
         let (books, written) = BooksFile::open(&*disk, dir)?;
+        let id = written.as_ref().and_then(|written| written.id);
         let mut spool = Self {
             disk,
             dir: dir.to_owned(),
+            id: id.unwrap_or(new_id),
             caps,
             is_synced,
             active: None,
@@ -132,8 +137,16 @@ impl Spool {
             _lock: lock,
         };
         let mut recovered = spool.recover(written)?;
+        if id.is_none() {
+            remove_delivered(&mut recovered.books);
+        }
         recovered.is_behind = !spool.try_write_books(&recovered.books)?;
         Ok((spool, recovered))
+    }
+
+    /// The id of the directory.
+    pub(crate) fn id(&self) -> LoggerId {
+        self.id
     }
 
     /// Lifts the caps, for the rest of this process: callers that would rather wait than lose
@@ -554,6 +567,7 @@ impl Spool {
                 .collect(),
             active_len: self.active.as_ref().map_or(0, |active| active.len),
             torn: self.torn,
+            id: Some(self.id),
             ..BooksSnapshot::default()
         };
         self.books.write(&*self.disk, written, books)?;
@@ -567,6 +581,16 @@ impl Spool {
 impl fmt::Debug for Spool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Spool({}, seq {})", self.dir.display(), self.seq)
+    }
+}
+
+/// Posts the delivered events as removed: they left before the directory had its id, so no API has them under
+/// it, and no audit may look for them there.
+fn remove_delivered(books: &mut Books) {
+    let removed = books.removed_tallies(&Place::Delivered);
+    for (bucket, tally) in books.tallies(&Place::Delivered) {
+        let earlier = removed.get(&bucket).copied().unwrap_or_default();
+        books.move_tally(bucket, Some(Place::Delivered), None, tally.minus(earlier));
     }
 }
 

@@ -1,3 +1,4 @@
+mod ids;
 mod two_lives;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use tidegate_sim::{Explored, SimDisk, crash_points, is_long, seeds};
 
 use super::*;
 use crate::api::Payload;
+use crate::logger_id::LoggerId;
 
 fn dir() -> &'static Path {
     Path::new("/spill")
@@ -20,6 +22,11 @@ fn id(number: u64) -> EventId {
     // Ten events per minute, so that several buckets occur.
     let ms = u128::from(1_767_225_600_000 + number * 6_000);
     EventId::from_u128(ms << 80 | 7 << 76 | 2 << 62 | u128::from(number))
+}
+
+/// The id that a directory without one gets.
+fn new_id() -> LoggerId {
+    "019a8f3e-5c00-7abc-8def-0123456789ab".parse().unwrap()
 }
 
 /// A spool with its books, as the logger's writer keeps them.
@@ -34,7 +41,7 @@ impl TestDirectory {
             events: 10_000,
             bytes: 1 << 20,
         };
-        let (spool, recovered) = Spool::open(Arc::new(disk.clone()), dir(), caps, true)?;
+        let (spool, recovered) = Spool::open(Arc::new(disk.clone()), dir(), caps, true, new_id())?;
         Ok(Self {
             spool,
             books: recovered.books,
@@ -415,7 +422,7 @@ fn a_write_that_the_disk_refuses_leaves_the_file_as_it_was() {
 fn the_caps_refuse_events_that_do_not_fit_with_their_reason() {
     let disk = SimDisk::new(1);
     let open = |caps| {
-        Spool::open(Arc::new(disk.clone()), dir(), caps, true)
+        Spool::open(Arc::new(disk.clone()), dir(), caps, true, new_id())
             .unwrap()
             .0
     };

@@ -14,8 +14,8 @@ use tidegate_core::Code;
 use tidegate_core::env::Env;
 use tidegate_logger::spill::{ACTIVE, REJECTED};
 use tidegate_logger::{
-    Api, ApiAnswer, EventOutcome, Logger, LoggerConfig, LossCallback, Payload, RunningLogger,
-    Sending,
+    Api, ApiAnswer, EventOutcome, Logger, LoggerConfig, LoggerId, LossCallback, Payload,
+    RunningLogger, Sending,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -108,7 +108,7 @@ fn a10_a_caller_that_waits_for_a_hanging_disk_gets_an_error_at_shutdown() {
 struct Rejects;
 
 impl Api for Rejects {
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, _: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move {
             let code = Code::from_static("event.invalid");
             let (message, status) = (String::new(), Some(400));
@@ -160,7 +160,7 @@ struct Panics {
 }
 
 impl Api for Panics {
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, _: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         assert!(
             call > self.until || call.is_multiple_of(2),
@@ -299,7 +299,7 @@ fn a_canceled_run_spills_its_events_and_releases_the_directory() {
     #[derive(Debug)]
     struct Hangs;
     impl Api for Hangs {
-        fn send<'a>(&'a self, _: &'a [Payload]) -> Sending<'a> {
+        fn send_from<'a>(&'a self, _: Option<LoggerId>, _: &'a [Payload]) -> Sending<'a> {
             Box::pin(std::future::pending())
         }
     }

@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tempfile::TempDir;
+use tidegate_core::Component;
+use tidegate_core::books::{Place, undelivered};
 use tidegate_core::env::system::{SystemClock, SystemDisk};
 use tidegate_core::env::{Disk, Env};
-use tidegate_logger::spill::{BOOKS, LOCK, REJECTED};
-use tidegate_logger::{Authentication, HttpApi, Logger, LoggerConfigBuilder, RunningLogger};
-use tidegate_testkit::{Fault, StubApi};
+use tidegate_logger::spill::{BOOKS, LOCK, REJECTED, SpillDirectory};
+use tidegate_logger::{
+    Authentication, HttpApi, Logger, LoggerConfigBuilder, LoggerHealth, RunningLogger,
+};
+use tidegate_testkit::{Fault, Request, StubApi};
 
-use crate::fixture::{Losses, details, event, event_saying, texts};
+use crate::fixture::{Losses, details, event, event_saying, memory_only, texts};
 use crate::real::{LIMIT, lines, spilling_to, unaccounted, wait_until};
 
 /// A logger that talks HTTP to a stub.
@@ -69,6 +73,71 @@ fn l02_over_http_single_events_use_the_single_endpoint_and_several_the_batch_end
         assert_eq!(seen, BTreeSet::from([path.to_owned()]));
         assert_eq!(arrived(&stub), set(0..10));
     }
+}
+
+#[test]
+fn every_request_names_the_directory_that_its_events_went_through() {
+    let stub = StubApi::start().unwrap();
+    let dir = TempDir::new().unwrap();
+    stub.fail_next(Fault::status(503));
+    let losses = Losses::default();
+    let config = || hasty(&dir).max_retries(0).circuit_breaker_threshold(1);
+    // One event is spilled and replayed, others are sent, by two processes.
+    let mut ids = BTreeSet::new();
+    for (numbers, count) in [(0..10, 10), (10..20, 20)] {
+        let logger = over_http(&stub, config(), &losses);
+        logger.log_all(numbers.map(event));
+        stub.wait_until_blocking(|stub| stub.count() == count, LIMIT);
+        ids.insert(logger.id().unwrap());
+        assert_eq!(logger.shutdown().account.lost.total(), 0);
+    }
+    let id = ids.pop_first().unwrap();
+    assert!(ids.is_empty(), "the id stays: {id} {ids:?}");
+    for request in stub.seen() {
+        let named = request.header("x-tidegate-logger");
+        assert_eq!(named, Some(id.to_string().as_str()), "{request:?}");
+    }
+    let directory = SpillDirectory::new(&dir.path().join("spill"), &Env::system());
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let read = runtime.unwrap().block_on(directory.delivered()).unwrap();
+    assert_eq!(read[0].origin.as_deref(), Some(id.to_string().as_str()));
+    assert_eq!(read[0].books.in_place(&Place::Delivered), 20);
+    assert_eq!(undelivered(&read[0].books, &stub.books_of(id)), []);
+}
+
+#[test]
+fn a_logger_without_a_directory_names_none() {
+    let stub = StubApi::start().unwrap();
+    let logger = over_http(&stub, memory_only(), &Losses::default());
+    logger.log_all((0..3).map(event));
+    stub.wait_until_blocking(|stub| stub.count() == 3, LIMIT);
+    assert_eq!(logger.id(), None);
+    let named = |request: &Request| request.header("x-tidegate-logger").is_some();
+    assert!(!stub.seen().iter().any(named));
+}
+
+#[test]
+fn an_id_that_was_spoilt_on_the_way_rejects_no_event() {
+    let stub = StubApi::start().unwrap();
+    let dir = TempDir::new().unwrap();
+    let refused = r#"{"error":"Validation Error","code":"logger.invalid","message":"1 field"}"#;
+    stub.fail_always(Fault::Status {
+        status: 400,
+        retry_after: None,
+        body: Some(refused.to_owned()),
+    });
+    let losses = Losses::default();
+    let logger = over_http(&stub, hasty(&dir), &losses);
+    logger.log_all((0..10).map(event));
+    stub.wait_until_blocking(|stub| stub.requests() > 0, LIMIT);
+    wait_until(
+        "health says why",
+        || matches!(logger.health(), LoggerHealth::Degraded(why) if why.contains("logger.invalid")),
+    );
+    stub.heal();
+    stub.wait_until_blocking(|stub| stub.count() == 10, LIMIT);
+    let report = logger.shutdown();
+    assert_eq!((report.account.dead_lettered, losses.all().len()), (0, 0));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, Env, OpenMode};
 use tidegate_logger::spill::{ACTIVE, SpillError, inspect, recount};
 use tidegate_logger::{
-    Api, ApiAnswer, ApiFailure, EventOutcome, Logger, LoggerConfig, LoggerConfigBuilder,
+    Api, ApiAnswer, ApiFailure, EventOutcome, Logger, LoggerConfig, LoggerConfigBuilder, LoggerId,
     LoggerReport, LossCallback, OnFull, Payload, RunningLogger, Sending, StartError,
 };
 use tidegate_sim::scaled;
@@ -49,7 +49,7 @@ impl Switch {
 }
 
 impl Api for Switch {
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, _: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move {
             if self.is_up.load(Ordering::SeqCst) {
                 self.count.fetch_add(batch.len() as u64, Ordering::SeqCst);

@@ -10,10 +10,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate_core::EventId;
+use tidegate_core::books::undelivered;
 use tidegate_core::env::{Entropy, Env, Stream};
-use tidegate_logger::spill::recount;
-use tidegate_logger::{Event, Logger, LoggerConfig, LoggerReport, Loss, LossCallback, OnFull};
+use tidegate_core::{Component, EventId};
+use tidegate_logger::spill::{SpillDirectory, recount};
+use tidegate_logger::{
+    Event, Logger, LoggerConfig, LoggerId, LoggerReport, Loss, LossCallback, OnFull,
+};
 use tidegate_sim::{FaultKind, Node, Operation, Sim, scaled, seeds};
 use tidegate_testkit::{ScriptedApi, Stored};
 use tokio::sync::oneshot;
@@ -285,6 +288,17 @@ fn live_well(sim: &mut Sim, node: &Node, stored: &Stored, witness: &Witness) -> 
     report
 }
 
+/// Every event that the books on disk call delivered has arrived under the id of the directory.
+fn check_path(sim: &mut Sim, node: &Node, stored: &Stored) {
+    let directory = SpillDirectory::new(dir(), &node.env());
+    let read = sim.block_on(node, async move { directory.delivered().await.unwrap() });
+    for delivered in read {
+        let id: LoggerId = delivered.origin.unwrap().parse().unwrap();
+        let missing = undelivered(&delivered.books, &stored.books_of(id));
+        assert_eq!(missing, [], "delivered and not there");
+    }
+}
+
 fn run(seed: u64) -> u64 {
     let mut stream = Stream::new(seed);
     let random: &mut dyn Entropy = &mut stream;
@@ -295,7 +309,9 @@ fn run(seed: u64) -> u64 {
     for _ in 0..1 + random.below(5) {
         live_badly(&mut sim, &node, random, &stored, &witness);
     }
+    check_path(&mut sim, &node, &stored);
     live_well(&mut sim, &node, &stored, &witness);
+    check_path(&mut sim, &node, &stored);
     let arrived: BTreeSet<EventId> = stored.ids().into_iter().collect();
     assert_eq!(arrived.len(), stored.count(), "each id is stored once");
     for id in witness.promised.lock().unwrap().iter() {

@@ -1,6 +1,6 @@
 //! Claiming in the model.
 
-use super::state::{ModelBatch, ModelState, RowState, StoredEvent, Where};
+use super::state::{ModelBatch, ModelEvent, ModelState, RowState, Where};
 use crate::port::{
     Claim, ClaimRequest, Claimed, ClaimedEvent, Lane, LeaseId, POISON_AFTER, POISON_STARVATION,
 };
@@ -181,7 +181,7 @@ impl ModelState {
 
     pub(super) fn row(&mut self, id: i64) -> Option<&mut RowState> {
         match self.events.get_mut(&id) {
-            Some(StoredEvent {
+            Some(ModelEvent {
                 at: Where::Row(row),
                 ..
             }) => Some(row),

@@ -3,7 +3,7 @@
 use tidegate_core::EventId;
 use tidegate_core::books::{Account, Place};
 
-use super::state::{ModelState, StoredEvent, Where};
+use super::state::{ModelEvent, ModelState, Where};
 use crate::port::{
     EventFilter, HandlerResult, HandlerState, Lane, ListedEvent, LocationState, QueueLocation,
     QueueRecount, QueueStats, QueueStatus,
@@ -11,7 +11,7 @@ use crate::port::{
 use crate::recount::{Count, FoundRows};
 
 impl ModelState {
-    fn status(&self, stored: &StoredEvent) -> QueueStatus {
+    fn status(&self, stored: &ModelEvent) -> QueueStatus {
         match &stored.at {
             Where::Waiting => QueueStatus::Pending,
             Where::Batch(_) => QueueStatus::Processing,
@@ -22,7 +22,7 @@ impl ModelState {
         }
     }
 
-    fn attempts(&self, stored: &StoredEvent) -> u32 {
+    fn attempts(&self, stored: &ModelEvent) -> u32 {
         match &stored.at {
             Where::Waiting => 0,
             Where::Batch(batch) => self.batches.get(batch).map_or(0, |batch| batch.attempts),
@@ -32,7 +32,7 @@ impl ModelState {
     }
 
     /// The results of an event's handlers, also where they were written down only once for all.
-    fn states_of(&self, id: i64, stored: &StoredEvent) -> Vec<HandlerState> {
+    fn states_of(&self, id: i64, stored: &ModelEvent) -> Vec<HandlerState> {
         let of_id = self
             .states
             .range((id, String::new())..(id + 1, String::new()));
@@ -97,7 +97,7 @@ impl ModelState {
     }
 
     pub(super) fn list(&self, filter: &EventFilter) -> Vec<ListedEvent> {
-        let is_wanted = |stored: &StoredEvent| {
+        let is_wanted = |stored: &ModelEvent| {
             let status = self.status(stored);
             let is_open = matches!(status, QueueStatus::Pending | QueueStatus::Processing);
             let is_type = filter.type_name.as_ref();
@@ -129,7 +129,7 @@ impl ModelState {
         found
     }
 
-    fn sight(&self, id: i64, stored: &StoredEvent) -> Option<QueueLocation> {
+    fn sight(&self, id: i64, stored: &ModelEvent) -> Option<QueueLocation> {
         let state = match &stored.at {
             Where::Log(log) => LocationState::Finished {
                 is_failed: !log.errors.is_empty(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
 
-use super::state::{Logged, ModelState, RowState, StoredEvent, Where};
+use super::state::{Logged, ModelEvent, ModelState, RowState, Where};
 use super::tx::PendingWrites;
 use crate::QueueError;
 use crate::port::{Cleaned, HandlerResult, Lane, Leadership, LogEvent, LogPage, first_token};
@@ -180,7 +180,7 @@ impl ModelState {
             return Ok(());
         }
         let (event, attempts) = match self.events.get(&id) {
-            Some(StoredEvent {
+            Some(ModelEvent {
                 event,
                 at: Where::Log(log),
                 ..

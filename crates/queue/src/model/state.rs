@@ -12,7 +12,7 @@ use crate::port::{HandlerState, Registry};
 pub(super) struct ModelState {
     pub(super) next_id: i64,
     pub(super) next_batch: i64,
-    pub(super) events: BTreeMap<i64, StoredEvent>,
+    pub(super) events: BTreeMap<i64, ModelEvent>,
     pub(super) batches: BTreeMap<i64, ModelBatch>,
     /// The events of each group that was finalized together, by its number.
     pub(super) groups: Vec<Vec<i64>>,
@@ -33,7 +33,7 @@ pub(super) struct ModelState {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct StoredEvent {
+pub(super) struct ModelEvent {
     pub(super) event: NewEvent,
     pub(super) created_ms: i64,
     pub(super) at: Where,
@@ -117,7 +117,7 @@ impl ModelState {
     pub(super) fn add(&mut self, id: i64, event: NewEvent, now: i64) {
         self.books
             .move_one(event.event_id, None, Some(Place::Queued));
-        let stored = StoredEvent {
+        let stored = ModelEvent {
             event,
             created_ms: now,
             at: Where::Waiting,
@@ -178,7 +178,7 @@ impl ModelState {
             let of_key: Vec<i64> = self.with_key(key);
             for id in of_key {
                 let is_held_up = self.is_held_up(key, id, None) || self.is_busy(key, id);
-                let Some(StoredEvent {
+                let Some(ModelEvent {
                     at: Where::Row(row),
                     ..
                 }) = self.events.get_mut(&id)

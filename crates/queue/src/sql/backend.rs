@@ -5,10 +5,10 @@
 
 use std::fmt;
 
+use tidegate_store::sql::{SqlAccess, SqlFuture};
 use tidegate_store::{StoreError, StoreTx};
 
 use super::claim::{ClaimScan, ClaimStatements};
-use super::connection::SqlFuture;
 use super::inspect::InspectStatements;
 use super::maintain::MaintainStatements;
 use super::projection::ProjectionStatements;
@@ -16,21 +16,6 @@ use super::settle::SettleStatements;
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::Settlement;
-
-/// How the statements of one call are held together.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum SqlAccess {
-    /// One statement that changes nothing.
-    Read,
-    /// Several statements that see one moment and change nothing.
-    Snapshot,
-    /// The same over whole tables.
-    LongSnapshot,
-    /// One statement, or several that need no transaction.
-    Write,
-    /// Several statements that happen together.
-    Transact,
-}
 
 /// A connection with all statements of the queue.
 pub(super) trait QueueConnection:

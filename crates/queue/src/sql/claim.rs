@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use sqlx::AssertSqlSafe;
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
+use tidegate_store::sql::{OwnColumns, SqlConnection, SqlList};
 use tidegate_store::{span_ms, sqlx};
 
 use super::columns::{ParkedKeys, place_of, small};
-use super::connection::{SqlConnection, SqlList};
-use super::decode::{OwnColumns, QueueRow};
+use super::decode::QueueRow;
 use super::maintain::{read_registry, registry_version};
 use crate::port::{
     Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerState, Lane, LeaseId, POISON_STARVATION,

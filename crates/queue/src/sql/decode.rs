@@ -2,78 +2,16 @@
 //!
 //! Columns go by number: the statements of both databases select the same ones in the same order.
 
-use sqlx::Row;
-use sqlx::postgres::PgRow;
-use sqlx::sqlite::SqliteRow;
-use sqlx::types::Uuid;
-use tidegate_core::{EventId, ParseEventIdError};
+use tidegate_core::EventId;
+use tidegate_store::sql::OwnColumns;
 use tidegate_store::sqlx;
 
-use super::columns::{errors_of, place_of, shown_payload, small};
-use super::connection::SqlColumn;
+use super::columns::{errors_of, place_of, shown_payload};
 use crate::event::headers_of;
 use crate::port::{
     HandlerResult, HandlerState, ListedEvent, LocationState, LogEvent, QueueLocation, QueueStatus,
 };
 use crate::recount::FoundRows;
-
-/// The columns of a row, as each database has them.
-pub(super) trait OwnColumns {
-    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error>;
-
-    /// An id of an event.
-    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error>;
-
-    /// A small number.
-    fn count(&self, column: usize) -> Result<u32, sqlx::Error>;
-
-    /// A text as people are shown it, whatever a foreign program has written.
-    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error>;
-}
-
-impl OwnColumns for PgRow {
-    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error> {
-        self.try_get(column)
-    }
-
-    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error> {
-        let id: Uuid = self.try_get(column)?;
-        Ok(EventId::from_u128(id.as_u128()))
-    }
-
-    fn count(&self, column: usize) -> Result<u32, sqlx::Error> {
-        Ok(small(self.try_get::<i32, _>(column)?.into()))
-    }
-
-    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
-        self.try_get(column)
-    }
-}
-
-impl OwnColumns for SqliteRow {
-    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error> {
-        self.try_get(column)
-    }
-
-    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error> {
-        event_id(self.try_get(column)?)
-    }
-
-    fn count(&self, column: usize) -> Result<u32, sqlx::Error> {
-        Ok(small(self.try_get(column)?))
-    }
-
-    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
-        let bytes: Option<Vec<u8>> = self.try_get(column)?;
-        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
-    }
-}
-
-/// An id of an event as SQLite keeps it.
-pub(super) fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
-    let id = text.parse();
-    id.map_err(|error: ParseEventIdError| sqlx::Error::Decode(Box::new(error)))
-}
 
 /// The values that rows of the queue's statements hold.
 pub(super) trait QueueRow: OwnColumns {

@@ -3,11 +3,11 @@
 use sqlx::AssertSqlSafe;
 use tidegate_core::EventId;
 use tidegate_core::books::{Account, Books};
+use tidegate_store::sql::{SqlConnection, SqlList};
 use tidegate_store::sqlx;
 
 use super::claim::ClaimStatements;
 use super::columns::place_of;
-use super::connection::{SqlConnection, SqlList};
 use super::decode::{QueueRow, sighting};
 use super::projection::HEAD;
 use super::stats::{StatsFacts, unwanted};

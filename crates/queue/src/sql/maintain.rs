@@ -2,10 +2,10 @@
 
 use tidegate_core::EventId;
 use tidegate_core::books::{Place, Posting, postings};
+use tidegate_store::sql::SqlConnection;
 use tidegate_store::sqlx;
 
 use super::columns::unsigned;
-use super::connection::SqlConnection;
 use crate::port::Registry;
 
 /// The statements of the registry, of clean-up, and of operators.

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex};
 use sqlx::PgConnection;
 use tidegate_core::EventId;
 use tidegate_core::env::Env;
+use tidegate_store::sql::{SqlAccess, SqlConnection, SqlDatabase, SqlFuture};
 use tidegate_store::{Postgres, StoreError, StoreTx, sqlx};
 
-use super::backend::{SqlAccess, SqlBackend};
+use super::backend::SqlBackend;
 use super::claim::ClaimScan;
-use super::connection::{SqlConnection, SqlFuture};
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::Settlement;
@@ -95,12 +95,7 @@ impl SqlBackend for PostgresBackend {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut PgConnection) -> SqlFuture<'c, T> + Send + 'static,
     {
-        match access {
-            SqlAccess::Read | SqlAccess::Write => self.postgres.run(doing, call).await,
-            SqlAccess::Transact => self.postgres.transact(doing, call).await,
-            SqlAccess::Snapshot => self.postgres.snapshot(doing, call).await,
-            SqlAccess::LongSnapshot => self.postgres.long_snapshot(doing, call).await,
-        }
+        self.postgres.call(access, doing, call).await
     }
 
     fn connection(tx: &mut StoreTx) -> Option<&mut PgConnection> {

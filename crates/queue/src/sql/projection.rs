@@ -1,9 +1,9 @@
 //! Positions of projections, as far as both databases say it with the same words.
 
 use sqlx::AssertSqlSafe;
+use tidegate_store::sql::SqlConnection;
 use tidegate_store::sqlx;
 
-use super::connection::SqlConnection;
 use super::decode::QueueRow;
 use crate::port::LogPage;
 

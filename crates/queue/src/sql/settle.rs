@@ -1,8 +1,8 @@
 //! Publishing, and the results of handlers.
 
+use tidegate_store::sql::SqlConnection;
 use tidegate_store::sqlx;
 
-use super::connection::SqlConnection;
 use crate::event::NewEvent;
 use crate::port::HandlerCommit;
 

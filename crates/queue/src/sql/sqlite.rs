@@ -9,11 +9,11 @@ mod settle;
 mod unreadable;
 
 use sqlx::SqliteConnection;
+use tidegate_store::sql::{SqlAccess, SqlDatabase, SqlFuture};
 use tidegate_store::{Sqlite, StoreError, StoreTx, sqlx};
 use tokio::sync::Notify;
 
-use super::backend::{SqlAccess, SqlBackend};
-use super::connection::SqlFuture;
+use super::backend::SqlBackend;
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::Settlement;
@@ -52,11 +52,7 @@ impl SqlBackend for SqliteBackend {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> SqlFuture<'c, T> + Send + 'static,
     {
-        match access {
-            SqlAccess::Read | SqlAccess::Snapshot => self.sqlite.read(doing, call).await,
-            SqlAccess::LongSnapshot => self.sqlite.long_read(doing, call).await,
-            SqlAccess::Write | SqlAccess::Transact => self.sqlite.write(doing, call).await,
-        }
+        self.sqlite.call(access, doing, call).await
     }
 
     fn connection(tx: &mut StoreTx) -> Option<&mut SqliteConnection> {

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_core::env::Clock;
+use tidegate_store::sql::{SqlAccess, SqlConnection, SqlFuture};
 use tidegate_store::{Store, StoreError, StoreTx, posting, span_ms, sqlx};
 
-use super::backend::{SqlAccess, SqlBackend};
+use super::backend::SqlBackend;
 use super::claim::{ClaimScan, ClaimStatements, claim};
 use super::columns::{ParkedKeys, REMOVING, not_canceled, not_redriven, unsigned};
-use super::connection::{SqlConnection, SqlFuture};
 use super::inspect;
 use super::maintain::{MaintainStatements, read_registry};
 use super::projection::{self, ProjectionStatements};

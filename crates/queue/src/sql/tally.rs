@@ -2,9 +2,9 @@
 
 use sqlx::AssertSqlSafe;
 use tidegate_core::{Code, Failure};
+use tidegate_store::sql::{SqlConnection, SqlFuture};
 use tidegate_store::{StoreError, StoreTx, sqlx};
 
-use super::connection::{SqlConnection, SqlFuture};
 use crate::QueueError;
 use crate::port::LogEvent;
 use crate::projection::{Projection, Target};

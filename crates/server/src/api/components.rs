@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
 use tidegate_core::books::{Audit, Ledger};
-use tidegate_core::{Component, EventId, EventTrace, Failure};
+use tidegate_core::{Component, EventId, EventTrace, Failure, audit_components};
 use utoipa::IntoParams;
 
 use super::{Api, wire};
@@ -34,7 +34,8 @@ pub(crate) struct ComponentQuery {
     component: Option<String>,
 }
 
-/// Counts the events of all components where they are, and compares that with the books.
+/// Counts the events of all components where they are, and compares that with the books. Events that one
+/// component delivered are looked for in the books of the next.
 #[utoipa::path(get, path = "/tidegate/audit", tag = "server", params(ComponentQuery), responses(
     (status = 200, description = "What was found.", body = wire::AuditSchema),
     (status = 404, description = "There is no such component.", body = ApiProblem),
@@ -44,7 +45,7 @@ pub(crate) async fn audit(
     State(api): State<Arc<Api>>,
     Query(asked): Query<ComponentQuery>,
 ) -> Result<Json<Audit>, ApiProblem> {
-    let audit = components::audit(api.asked(&asked)?.into_iter()).await;
+    let audit = audit_components(&api.asked(&asked)?, &api.sources.components).await;
     audit.map(Json).map_err(unavailable)
 }
 

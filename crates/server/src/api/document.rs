@@ -12,7 +12,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
 
 use super::Api;
-use crate::ApiProblem;
+use crate::{ApiProblem, eventlog};
 
 /// The name of the security scheme.
 const BEARER: &str = "bearer";
@@ -25,6 +25,7 @@ const BEARER: &str = "bearer";
     ),
     components(schemas(ApiProblem)),
     tags(
+        (name = "eventlog", description = "Business events: post them, find them."),
         (name = "health", description = "Whether the process is alive, ready and well."),
         (name = "log", description = "The topics of the log and their records."),
         (name = "server", description = "What the process and its components say about themselves."),
@@ -47,12 +48,18 @@ pub(super) fn base() -> utoipa::openapi::OpenApi {
 
 /// The finished document as it is sent.
 pub(super) fn write(mut document: utoipa::openapi::OpenApi) -> Bytes {
-    for operation in document.paths.paths.values_mut().flat_map(operations) {
-        operation
-            .responses
-            .responses
-            .entry("default".to_owned())
-            .or_insert_with(problem_response);
+    for (path, item) in &mut document.paths.paths {
+        let schema = match eventlog::is_path(path) {
+            true => "EventLogProblem",
+            false => "Problem",
+        };
+        for operation in operations(item) {
+            operation
+                .responses
+                .responses
+                .entry("default".to_owned())
+                .or_insert_with(|| problem_response(schema));
+        }
     }
     let text = document
         .to_json()
@@ -75,8 +82,8 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     .flatten()
 }
 
-fn problem_response() -> RefOr<utoipa::openapi::Response> {
-    let schema = Ref::from_schema_name("Problem");
+fn problem_response(schema: &str) -> RefOr<utoipa::openapi::Response> {
+    let schema = Ref::from_schema_name(schema);
     let content = ContentBuilder::new().schema(Some(schema)).build();
     let response = ResponseBuilder::new()
         .description("The request was refused or failed.")

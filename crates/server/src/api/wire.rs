@@ -97,6 +97,29 @@ pub(crate) struct AuditedSchema {
     unaccounted: u64,
     /// Which ones, as far as the sums tell.
     missing: Vec<DiscrepancySchema>,
+    /// Where its delivered events went; left out where it delivered none.
+    paths: Option<Vec<AuditedPathSchema>>,
+}
+
+/// The delivered events of a component, beside those that their receiver has.
+#[derive(ToSchema)]
+#[schema(as = AuditedPath)]
+pub(crate) struct AuditedPathSchema {
+    /// The kind of component that the events were delivered to.
+    #[schema(example = "event-log")]
+    kind: String,
+    /// The component that has them; null where none was found.
+    to: Option<String>,
+    /// The id under which it keeps them.
+    origin: Option<String>,
+    /// Events that were compared.
+    compared: u64,
+    /// Events that could not be.
+    not_compared: u64,
+    /// Why not: `no-receiver`, `no-origin` or `older-than-origin`.
+    reason: Option<String>,
+    /// Delivered events that the receiver does not have.
+    missing: Vec<DiscrepancySchema>,
 }
 
 /// Events that the books expect in a place and the recount does not find there, or the reverse.

@@ -8,6 +8,7 @@ mod fixture;
 mod access;
 mod drain;
 mod endpoints;
+mod event_log;
 mod failures;
 mod health;
 mod limits;

@@ -6,6 +6,7 @@
 )]
 
 mod closing;
+mod idempotency_keys;
 mod left_open;
 mod needs_postgres;
 

@@ -13,6 +13,7 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
 use axum::http::{HeaderMap, Method, Response, Uri, header};
 use bytes::Bytes;
 use tidegate_core::EventId;
+use tidegate_logger::LoggerId;
 use tokio::sync::oneshot;
 
 use super::Shared;
@@ -187,6 +188,14 @@ fn guard(shared: &Shared, method: &Method, request: &Request) -> Option<Reply> {
 }
 
 fn route(shared: &Shared, request: &Request, body: &[u8], failing: &[usize]) -> Reply {
+    let logger = request.header("x-tidegate-logger");
+    let logger = match logger.map(str::parse::<LoggerId>).transpose() {
+        Ok(logger) => logger,
+        Err(error) => {
+            let message = error.to_string();
+            return Reply::error(400, "Validation Error", "logger.invalid", &message);
+        }
+    };
     match request.path.as_str() {
         "/v1/events" if failing.contains(&0) => {
             Reply::error(503, "Service Unavailable", "store.unavailable", "busy")
@@ -196,9 +205,12 @@ fn route(shared: &Shared, request: &Request, body: &[u8], failing: &[usize]) -> 
                 .iter()
                 .filter_map(|name| request.header(name))
                 .find_map(|text| text.parse::<EventId>().ok());
-            post_one(&shared.stored, body, id)
+            post_one(&shared.stored, body, id, logger)
         }
-        "/v1/events/batch" => post_envelope(&shared.stored, body, failing, shared.limits.max_batch),
+        "/v1/events/batch" => {
+            let max_batch = shared.limits.max_batch;
+            post_envelope(&shared.stored, body, failing, max_batch, logger)
+        }
         _ => Reply::error(404, "NOT_FOUND", "not_found", "no such path"),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use tidegate_logger::{Api, Authentication, HttpApi};
+use tidegate_core::books::Place;
+use tidegate_logger::{Api, Authentication, HttpApi, LoggerId};
 use tidegate_testkit::{Stored, StubApi};
 
 use super::{client, event, event_saying, events, start, words};
@@ -53,6 +54,27 @@ async fn several_events_go_to_the_batch_endpoint_in_their_order() {
     for payload in batch {
         assert_eq!(stub.stored(payload.id), Some(payload.json));
     }
+}
+
+#[tokio::test]
+async fn the_logger_is_named_with_single_events_and_with_batches() {
+    let stub = StubApi::start().unwrap();
+    let api = client(&stub);
+    let logger: LoggerId = "019a8f3e-5c00-7abc-8def-0123456789ab".parse().unwrap();
+    let batch = events(3);
+    for part in [&batch[..1], &batch[1..]] {
+        let answer = api.send_from(Some(logger), part).await;
+        assert_eq!(words(&answer), vec!["stored"; part.len()]);
+    }
+    for request in stub.seen() {
+        let named = request.header("x-tidegate-logger");
+        assert_eq!(named, Some(logger.to_string().as_str()), "{request:?}");
+    }
+    assert_eq!(stub.books_of(logger).in_place(&Place::Delivered), 3);
+    // A sender without books names nobody.
+    assert_eq!(words(&api.send(&batch[..1]).await), ["stored"]);
+    let last = stub.seen().pop().unwrap();
+    assert_eq!(last.header("x-tidegate-logger"), None);
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@
 )]
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use pet_resort::{Pace, Resort, router};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use pet_resort::{METRICS, Pace, Resort, describe, router, serve};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tidegate_core::env::Env;
@@ -17,6 +18,13 @@ use tidegate_logger::{Defaults, HttpApi, Logger, LoggerConfig, ProcessTemplate, 
 use tidegate_testkit::StubApi;
 
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The numbers of all tests of this process.
+static RECORDER: LazyLock<PrometheusHandle> = LazyLock::new(|| {
+    let recorder = PrometheusBuilder::new().install_recorder().unwrap();
+    describe();
+    recorder
+});
 
 struct House {
     stub: StubApi,
@@ -51,7 +59,8 @@ impl House {
         let resort = Resort::new(template, env.entropy.fork("traces"), pace);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, router(Arc::new(resort))).await });
+        let app = router(Arc::new(resort));
+        tokio::spawn(serve(listener, app, std::future::pending()));
         Self {
             stub,
             logger,
@@ -124,7 +133,7 @@ fn distinct<'a>(events: &'a [Value], field: &str) -> BTreeSet<&'a str> {
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_twelve_scenarios_answer_as_documented() {
+async fn p16_the_twelve_scenarios_give_the_listed_status_codes() {
     let house = House::open().await;
     // 1: book and check in.
     let id = house.book(&[], 201).await;
@@ -234,14 +243,67 @@ async fn the_twelve_scenarios_answer_as_documented() {
             .ask(&format!("GET {path}"), Value::Null, &[], status)
             .await;
     }
-    let past =
-        json!({"petId": "PET-001", "checkInDate": "2020-06-01", "checkOutDate": "2020-06-04"});
-    house.ask("POST /api/bookings", past, &[], 400).await;
+    for (kind, pet) in ["dog", "cat", "bird", "rabbit", "reptile"]
+        .into_iter()
+        .zip(1..)
+    {
+        let pet = format!("GET /api/pets/PET-{pet:03}");
+        assert_eq!(house.ask(&pet, Value::Null, &[], 200).await["kind"], kind);
+    }
     let account = house.logger.account();
     assert_eq!(
         (account.delivered, account.lost.total()),
         (account.accepted, 0)
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invalid_request_is_refused_with_its_problem() {
+    let house = House::open().await;
+    let dates = |from: &str, until: &str| json!({"petId": "PET-001", "checkInDate": from, "checkOutDate": until});
+    let id = house.book(&[], 201).await;
+    house.desk(&id, "check-in", &[], 200).await;
+    let order = |quantity: i64| json!({"petId": "PET-001", "bookingId": id, "item": "steak", "quantity": quantity});
+    let pay = |amount: Value| json!({ "paymentAmount": amount });
+    let check_out = format!("POST /api/bookings/{id}/check-out");
+    for (what, body) in [
+        ("POST /api/bookings", dates("2020-06-01", "2020-06-04")),
+        ("POST /api/bookings", dates("2099-06-04", "2099-06-01")),
+        ("POST /api/bookings", dates("tomorrow", "2099-06-01")),
+        ("POST /api/bookings", json!({"petId": "PET-001"})),
+        ("POST /api/room-service", order(0)),
+        ("POST /api/room-service", order(-1)),
+        (&check_out, pay(json!(0))),
+        (&check_out, pay(json!(-5.5))),
+        (&check_out, pay(json!("much"))),
+    ] {
+        let answer = house.ask(what, body.clone(), &[], 400).await;
+        assert_eq!(answer["code"], "request.invalid", "{what} {body}");
+        assert!(!answer["message"].as_str().unwrap().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_is_counted_and_explained() {
+    let recorder = &*RECORDER;
+    let house = House::open().await;
+    let id = house.book(&[], 201).await;
+    house.desk(&id, "check-in", &[], 200).await;
+    let order = json!({"petId": "PET-001", "bookingId": id, "item": "steak", "quantity": 2});
+    house.ask("POST /api/room-service", order, &[], 201).await;
+    let failing = [("x-simulate", "payment-failure")];
+    house.desk(&id, "check-out", &failing, 422).await;
+    house.desk(&id, "check-out", &[], 200).await;
+    let other = house.book(&[], 201).await;
+    let cancel = format!("DELETE /api/bookings/{other}");
+    house.ask(&cancel, Value::Null, &[], 200).await;
+    let shown = recorder.render();
+    for name in METRICS {
+        let name = name.replace('.', "_");
+        let is_counted = |line: &str| line.starts_with(&format!("{name} "));
+        assert!(shown.lines().any(is_counted), "{name} in {shown}");
+        assert!(shown.contains(&format!("# HELP {name} ")), "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,8 @@ use tidegate_core::books::{ComponentAccount, ComponentKind, Ledger};
 use tidegate_core::env::{Clock, Env};
 use tidegate_logger::spill::{SpillDirectory, SpillError};
 use tidegate_logger::{
-    Api, ApiAnswer, Authentication, EventOutcome, HttpApi, Logger, LoggerConfig, LoggerReport,
-    Payload, Sending,
+    Api, ApiAnswer, Authentication, EventOutcome, HttpApi, Logger, LoggerConfig, LoggerId,
+    LoggerReport, Payload, Sending,
 };
 use tokio::sync::oneshot;
 
@@ -215,9 +215,9 @@ impl Watched {
 }
 
 impl Api for Watched {
-    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+    fn send_from<'a>(&'a self, logger: Option<LoggerId>, batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move {
-            let answer = self.inner.send(batch).await;
+            let answer = self.inner.send_from(logger, batch).await;
             self.note(&answer);
             answer
         })

@@ -57,6 +57,12 @@ fn every_status_means_one_thing_for_one_event_and_one_for_several() {
             );
         }
     }
+    // Something on the way has spoilt the header; the events are good, one alone and several.
+    for count in [1, 2] {
+        let body = r#"{"error":"Validation Error","code":"logger.invalid","message":"1 field"}"#;
+        let answer = word(&classify(400, None, whole(body), count));
+        assert_eq!(answer, "failed logger.invalid");
+    }
     let listed = [400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503];
     let others = (100..200)
         .chain(300..=999)

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use sqlx::{PgConnection, Row};
+use tidegate_store::sql::{OwnColumns, SqlConnection, SqlList, SqlValue};
 use tidegate_store::{span_ms, sqlx};
 
 use super::super::claim::{ClaimScan, ClaimStatements, ClaimedEvents, RowKind};
 use super::super::columns::{PARKED_KEYS, ParkedKeys, unsigned};
-use super::super::connection::{SqlConnection, SqlList, SqlValue};
-use super::super::decode::OwnColumns;
 use crate::event::headers_of;
 use crate::port::LeaseId;
 

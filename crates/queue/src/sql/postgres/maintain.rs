@@ -3,12 +3,11 @@
 use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
 use tidegate_core::EventId;
+use tidegate_store::sql::{OwnColumns, SqlConnection, SqlList};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{REMOVED_AT_ONCE, canceled, errors_text};
-use super::super::connection::{SqlConnection, SqlList};
-use super::super::decode::OwnColumns;
 use super::super::maintain::{MaintainStatements, removal_postings};
 
 /// Cursor rows that are kept; only the newest is read.

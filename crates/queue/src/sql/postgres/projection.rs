@@ -3,9 +3,9 @@
 use std::sync::{MutexGuard, PoisonError};
 
 use sqlx::PgConnection;
+use tidegate_store::sql::{SqlConnection, SqlList};
 use tidegate_store::sqlx;
 
-use super::super::connection::{SqlConnection, SqlList};
 use super::super::projection::ProjectionStatements;
 use super::PostgresBackend;
 use crate::QueueError;

@@ -7,11 +7,11 @@ use std::sync::{MutexGuard, PoisonError};
 
 use sqlx::PgConnection;
 use tidegate_store::posting::Columns;
+use tidegate_store::sql::{SqlConnection, SqlList};
 use tidegate_store::sqlx;
 
 use super::super::COMPONENT;
 use super::super::columns::{ByLease, TransitionEffect, goal, keys_of, postings_of};
-use super::super::connection::{SqlConnection, SqlList};
 use super::super::settle::{Recorded, SettleStatements};
 use super::claim::release;
 use super::{PostgresBackend, publish};

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use tidegate_core::env::Env;
 use tidegate_store::Postgres;
+use tidegate_store::sql::SqlConnection;
 use tokio::sync::Notify;
-
-use super::super::connection::SqlConnection;
 
 /// The pause between two notifications of one process.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use tidegate_store::sql::{OwnColumns, SqlConnection, SqlList, SqlValue};
 use tidegate_store::{span_ms, sqlx};
 
 use super::super::claim::{ClaimScan, ClaimStatements, ClaimedEvents, RowKind, is_stuck};
 use super::super::columns::{PARKED_KEYS, ParkedKeys};
-use super::super::connection::{SqlConnection, SqlList, SqlValue};
-use super::super::decode::OwnColumns;
 use super::super::maintain::registry_version;
 use super::unreadable::{end_unreadable, texts};
 use crate::port::{LeaseId, POISON_AFTER};

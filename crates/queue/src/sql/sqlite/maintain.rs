@@ -3,12 +3,11 @@
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use tidegate_core::EventId;
 use tidegate_core::books::{Place, postings};
+use tidegate_store::sql::{OwnColumns, SqlConnection, SqlList, event_id};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{REMOVED_AT_ONCE, canceled, errors_text, place_of};
-use super::super::connection::{SqlConnection, SqlList};
-use super::super::decode::{OwnColumns, event_id};
 use super::super::maintain::{MaintainStatements, read_registry, removal_postings};
 use super::claim::{OPEN, release};
 use super::json;

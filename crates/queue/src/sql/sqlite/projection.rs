@@ -1,9 +1,9 @@
 //! The order of finalized events, and how far projections have read it, on SQLite.
 
 use sqlx::SqliteConnection;
+use tidegate_store::sql::{SqlConnection, SqlList};
 use tidegate_store::sqlx;
 
-use super::super::connection::{SqlConnection, SqlList};
 use super::super::projection::ProjectionStatements;
 
 impl ProjectionStatements for SqliteConnection {

@@ -4,10 +4,10 @@ use serde::Serialize;
 use sqlx::SqliteConnection;
 use tidegate_core::EventId;
 use tidegate_core::books::{Place, postings};
+use tidegate_store::sql::SqlConnection;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::connection::SqlConnection;
 use super::json;
 use crate::event::{NewEvent, headers_text};
 

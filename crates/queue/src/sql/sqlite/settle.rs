@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sqlx::{AssertSqlSafe, SqliteConnection};
+use tidegate_store::sql::{SqlConnection, SqlList, SqlValue};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{TransitionEffect, goal, keys_of, postings_of};
-use super::super::connection::{SqlConnection, SqlList, SqlValue};
 use super::super::maintain::registry_version;
 use super::super::settle::{Recorded, SettleStatements};
 use super::claim::{OPEN, release};

@@ -2,11 +2,11 @@
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
+use tidegate_store::sql::SqlConnection;
 use tidegate_store::sqlx;
 
 use super::super::claim::Texts;
 use super::super::columns::unreadable_errors;
-use super::super::connection::SqlConnection;
 use super::maintain::finish_failed;
 use crate::event::headers_of;
 use crate::port::Claim;

@@ -50,7 +50,7 @@ impl DemoFindings for CallFindings {
 }
 
 /// A run of the demo.
-pub(crate) struct Story {
+pub(crate) struct RetryStory {
     seed: u64,
     sim: Sim,
     node: Node,
@@ -62,9 +62,9 @@ pub(crate) struct Story {
     disagreements: usize,
 }
 
-impl Story {
+impl RetryStory {
     /// The name by which it is called.
-    pub(crate) const NAME: &'static str = "flaky";
+    pub(crate) const NAME: &'static str = "retry";
 
     /// The story that follows from `seed`.
     pub(crate) fn new(seed: u64) -> Self {
@@ -104,7 +104,7 @@ impl Story {
     }
 }
 
-impl Scene for Story {
+impl Scene for RetryStory {
     type Findings = CallFindings;
 
     const PHASES: &'static [DemoPhase<Self>] = &[

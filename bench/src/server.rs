@@ -4,10 +4,10 @@ use tidegate_store::sqlx::postgres::PgConnectOptions;
 use tidegate_store::sqlx::{self, AssertSqlSafe, ConnectOptions as _, PgConnection};
 use tokio::runtime::Runtime;
 
-use super::program::Why;
+use crate::program::Why;
 
 /// A session of our own on the server, and how to get more.
-pub(super) struct Server {
+pub(crate) struct Server {
     runtime: Runtime,
     url: String,
     session: PgConnection,
@@ -16,13 +16,13 @@ pub(super) struct Server {
 }
 
 /// A transaction that stays open until it is ended.
-pub(super) struct Open {
+pub(crate) struct Open {
     session: PgConnection,
 }
 
 impl Server {
     /// Connects to the server of `DATABASE_URL`, which `cargo xtask bench` sets.
-    pub(super) fn connect() -> Result<Self, Why> {
+    pub(crate) fn connect() -> Result<Self, Why> {
         let url = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL is not set")?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -40,29 +40,29 @@ impl Server {
     }
 
     /// A new and empty database; an older one of that name is dropped. Gives its address.
-    pub(super) fn new_database(&mut self, name: &str) -> Result<String, Why> {
+    pub(crate) fn new_database(&mut self, name: &str) -> Result<String, Why> {
         self.drop_database(name)?;
-        self.execute(&format!("CREATE DATABASE bench_queue_{name}"))?;
+        self.execute(&format!("CREATE DATABASE bench_{name}"))?;
         let (address, settings) = match self.url.split_once('?') {
             Some((address, settings)) => (address, format!("?{settings}")),
             None => (self.url.as_str(), String::new()),
         };
         let (host, _) = address.rsplit_once('/').ok_or("DATABASE_URL has no path")?;
-        Ok(format!("{host}/bench_queue_{name}{settings}"))
+        Ok(format!("{host}/bench_{name}{settings}"))
     }
 
-    pub(super) fn drop_database(&mut self, name: &str) -> Result<(), Why> {
+    pub(crate) fn drop_database(&mut self, name: &str) -> Result<(), Why> {
         self.execute(&format!(
-            "DROP DATABASE IF EXISTS bench_queue_{name} WITH (FORCE)"
+            "DROP DATABASE IF EXISTS bench_{name} WITH (FORCE)"
         ))
     }
 
-    pub(super) fn execute(&mut self, sql: &str) -> Result<(), Why> {
+    pub(crate) fn execute(&mut self, sql: &str) -> Result<(), Why> {
         self.runtime.block_on(execute(&mut self.session, sql))
     }
 
     /// Runs a statement in the database at `url`.
-    pub(super) fn execute_in(&self, url: &str, sql: &str) -> Result<(), Why> {
+    pub(crate) fn execute_in(&self, url: &str, sql: &str) -> Result<(), Why> {
         self.runtime.block_on(async {
             let mut session = session(url).await?;
             execute(&mut session, sql).await
@@ -70,7 +70,7 @@ impl Server {
     }
 
     /// The one number that a query in the database at `url` gives.
-    pub(super) fn number_in(&self, url: &str, sql: &str) -> Result<i64, Why> {
+    pub(crate) fn number_in(&self, url: &str, sql: &str) -> Result<i64, Why> {
         self.runtime.block_on(async {
             let mut session = session(url).await?;
             number(&mut session, sql).await
@@ -78,7 +78,7 @@ impl Server {
     }
 
     /// Begins a transaction in the database at `url` with `sql` and leaves it open.
-    pub(super) fn open(&self, url: &str, sql: &str) -> Result<Open, Why> {
+    pub(crate) fn open(&self, url: &str, sql: &str) -> Result<Open, Why> {
         self.runtime.block_on(async {
             let mut session = session(url).await?;
             execute(&mut session, sql).await?;
@@ -86,19 +86,19 @@ impl Server {
         })
     }
 
-    pub(super) fn commit(&self, mut open: Open) -> Result<(), Why> {
+    pub(crate) fn commit(&self, mut open: Open) -> Result<(), Why> {
         self.runtime.block_on(execute(&mut open.session, "COMMIT"))
     }
 
     /// Bytes of write-ahead log since the cluster was made.
-    pub(super) fn wal(&mut self) -> Result<f64, Why> {
+    pub(crate) fn wal(&mut self) -> Result<f64, Why> {
         let sql = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint";
         let bytes = self.runtime.block_on(number(&mut self.session, sql))?;
         Ok(bytes as f64)
     }
 
     /// Rows of user tables that are dead and still there, in the database at `url`.
-    pub(super) fn dead_rows(&self, url: &str) -> Result<i64, Why> {
+    pub(crate) fn dead_rows(&self, url: &str) -> Result<i64, Why> {
         let extension = "CREATE EXTENSION IF NOT EXISTS pgstattuple";
         if self.execute_in(url, extension).is_ok() {
             let sql = "SELECT coalesce(sum((pgstattuple(c.oid)).dead_tuple_count), 0)::bigint
@@ -113,7 +113,7 @@ impl Server {
     }
 
     /// Processor seconds of the whole server so far; zero when it is not on this machine.
-    pub(super) fn cpu_seconds(&self) -> f64 {
+    pub(crate) fn cpu_seconds(&self) -> f64 {
         /// Clock ticks per second in `/proc`, fixed on Linux.
         const TICKS: f64 = 100.0;
         let Some(postmaster) = self.postmaster else {
@@ -153,7 +153,7 @@ impl Server {
     }
 }
 
-async fn session(url: &str) -> Result<PgConnection, Why> {
+pub(crate) async fn session(url: &str) -> Result<PgConnection, Why> {
     let options: PgConnectOptions = url.parse().map_err(|error| shown(&error))?;
     let connecting = options.disable_statement_logging().connect().await;
     connecting.map_err(|error| shown(&error))
@@ -171,7 +171,7 @@ async fn number(session: &mut PgConnection, sql: &str) -> Result<i64, Why> {
     found.map_err(|error| shown(&error))
 }
 
-fn shown(error: &sqlx::Error) -> Why {
+pub(crate) fn shown(error: &sqlx::Error) -> Why {
     format!("the database: {error}")
 }
 

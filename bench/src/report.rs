@@ -2,28 +2,28 @@
 
 use serde_json::json;
 
-use super::program::Why;
 use crate::measure::rounded;
+use crate::program::Why;
 
 /// Ours and a reference, with what ours cost.
-pub(super) struct Line<'a> {
-    pub(super) bench: &'a str,
-    pub(super) ours: f64,
-    pub(super) reference: f64,
-    pub(super) reference_is: &'a str,
-    pub(super) unit: &'a str,
-    pub(super) cost: Cost,
+pub(crate) struct Line<'a> {
+    pub(crate) bench: &'a str,
+    pub(crate) ours: f64,
+    pub(crate) reference: f64,
+    pub(crate) reference_is: &'a str,
+    pub(crate) unit: &'a str,
+    pub(crate) cost: Cost,
 }
 
 /// Processor time and memory of our side, the server's processor time included.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cost {
-    pub(super) cpu_s: f64,
-    pub(super) rss_mb: f64,
+pub(crate) struct Cost {
+    pub(crate) cpu_s: f64,
+    pub(crate) rss_mb: f64,
 }
 
 impl Line<'_> {
-    pub(super) fn print(&self) {
+    pub(crate) fn print(&self) {
         let line = json!({
             "bench": self.bench,
             "ours": rounded(self.ours),
@@ -39,6 +39,6 @@ impl Line<'_> {
 }
 
 /// Says what could not be measured, and why.
-pub(super) fn skipped(bench: &str, why: &Why) {
+pub(crate) fn skipped(bench: &str, why: &Why) {
     println!("{}", json!({"bench": bench, "skipped": why}));
 }

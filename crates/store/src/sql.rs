@@ -1,23 +1,118 @@
-//! Statements on either database: the values they take and the columns they give.
+//! Statements on either database: the values they take, the columns they give, how they are held together.
+//!
+//! A part writes its Rust once, generic over [`SqlConnection`], and runs it through [`SqlDatabase::call`].
+//! Placeholders are `$1`, `$2` on both databases, and columns go by number.
+
+mod columns;
 
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::types::Uuid;
-use sqlx::{Arguments, Decode, PgConnection, Postgres, SqlSafeStr, Sqlite, SqliteConnection, Type};
+use sqlx::{Arguments, PgConnection, SqlSafeStr, SqliteConnection};
 use tidegate_core::EventId;
-use tidegate_store::{BoxFuture, sqlx};
 
-use super::decode::{OwnColumns, QueueRow};
+pub use columns::{FromColumns, OwnColumns, SqlColumn, event_id};
+
+use crate::{BoxFuture, StoreError};
+
+/// How the statements of one call are held together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SqlAccess {
+    /// One statement that changes nothing.
+    Read,
+    /// Several statements that see one moment and change nothing.
+    Snapshot,
+    /// The same over whole tables.
+    LongSnapshot,
+    /// One statement, or several that need no transaction.
+    Write,
+    /// Several statements that happen together.
+    Transact,
+}
+
+/// A handle on one of the two databases, which runs calls on its connections.
+pub trait SqlDatabase: Send + Sync {
+    /// Its connections.
+    type Connection: SqlConnection;
+
+    /// Runs `call` with its statements held together as `access` says.
+    ///
+    /// A call that writes returns once it would survive a power cut. If canceled, it may or may not happen.
+    ///
+    /// # Errors
+    /// The database is away, took too long, or refused.
+    fn call<T, F>(
+        &self,
+        access: SqlAccess,
+        doing: &'static str,
+        call: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Self::Connection) -> SqlFuture<'c, T> + Send + 'static;
+}
+
+impl SqlDatabase for crate::Sqlite {
+    type Connection = SqliteConnection;
+
+    async fn call<T, F>(
+        &self,
+        access: SqlAccess,
+        doing: &'static str,
+        call: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> SqlFuture<'c, T> + Send + 'static,
+    {
+        match access {
+            SqlAccess::Read | SqlAccess::Snapshot => self.read(doing, call).await,
+            SqlAccess::LongSnapshot => self.long_read(doing, call).await,
+            SqlAccess::Write | SqlAccess::Transact => self.write(doing, call).await,
+        }
+    }
+}
+
+impl SqlDatabase for crate::Postgres {
+    type Connection = PgConnection;
+
+    async fn call<T, F>(
+        &self,
+        access: SqlAccess,
+        doing: &'static str,
+        call: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> SqlFuture<'c, T> + Send + 'static,
+    {
+        match access {
+            SqlAccess::Read | SqlAccess::Write => self.run(doing, call).await,
+            SqlAccess::Transact => self.transact(doing, call).await,
+            SqlAccess::Snapshot => self.snapshot(doing, call).await,
+            SqlAccess::LongSnapshot => self.long_snapshot(doing, call).await,
+        }
+    }
+}
 
 /// A value that a statement takes.
-pub(super) trait SqlValue: Sync {
+pub trait SqlValue: Sync {
+    /// Adds it to the values for PostgreSQL.
+    ///
+    /// # Errors
+    /// It has no form there.
     fn to_postgres(&self, into: &mut PgArguments) -> Result<(), BoxDynError>;
+
+    /// Adds it to the values for SQLite.
+    ///
+    /// # Errors
+    /// It has no form there.
     fn to_sqlite(&self, into: &mut SqliteArguments) -> Result<(), BoxDynError>;
 }
 
 /// The values of a statement, by number.
-pub(super) type SqlValues<'a> = [&'a dyn SqlValue];
+pub type SqlValues<'a> = [&'a dyn SqlValue];
 
 macro_rules! values {
     ($($value:ty),*) => {$(
@@ -55,7 +150,8 @@ impl SqlValue for EventId {
 }
 
 /// A list as a statement takes it: an array on PostgreSQL, JSON on SQLite.
-pub(super) struct SqlList<'a, T>(pub(super) &'a [T]);
+#[derive(Debug)]
+pub struct SqlList<'a, T>(pub &'a [T]);
 
 macro_rules! lists {
     ($($item:ty),*) => {$(
@@ -84,65 +180,18 @@ impl SqlValue for SqlList<'_, EventId> {
     }
 }
 
-/// A column that both databases decode.
-pub(super) trait SqlColumn:
-    Send
-    + 'static
-    + Type<Postgres>
-    + Type<Sqlite>
-    + for<'r> Decode<'r, Postgres>
-    + for<'r> Decode<'r, Sqlite>
-{
-}
-
-impl<T> SqlColumn for T where
-    T: Send
-        + 'static
-        + Type<Postgres>
-        + Type<Sqlite>
-        + for<'r> Decode<'r, Postgres>
-        + for<'r> Decode<'r, Sqlite>
-{
-}
-
-/// The first columns of a row: one value, or a tuple.
-pub(super) trait FromColumns: Sized + Send + 'static {
-    fn from_columns(row: &impl OwnColumns) -> Result<Self, sqlx::Error>;
-}
-
-macro_rules! scalars {
-    ($($scalar:ty),*) => {$(
-        impl FromColumns for $scalar {
-            fn from_columns(row: &impl OwnColumns) -> Result<Self, sqlx::Error> {
-                row.get(0)
-            }
-        }
-    )*};
-}
-
-scalars!(bool, i32, i64, String, Option<i64>);
-
-impl<A: SqlColumn, B: SqlColumn> FromColumns for (A, B) {
-    fn from_columns(row: &impl OwnColumns) -> Result<Self, sqlx::Error> {
-        Ok((row.get(0)?, row.get(1)?))
-    }
-}
-
-impl<A: SqlColumn, B: SqlColumn, C: SqlColumn> FromColumns for (A, B, C) {
-    fn from_columns(row: &impl OwnColumns) -> Result<Self, sqlx::Error> {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-    }
-}
-
 /// A call on a connection, on its way.
-pub(super) type SqlFuture<'c, T> = BoxFuture<'c, Result<T, sqlx::Error>>;
+pub type SqlFuture<'c, T> = BoxFuture<'c, Result<T, sqlx::Error>>;
 
 /// A connection to either database.
-pub(super) trait SqlConnection: Send {
-    type Row: QueueRow + Send + Sync;
+pub trait SqlConnection: Send {
+    /// Its rows.
+    type Row: OwnColumns + Send + Sync;
 
     /// True for what is in the list `$1`.
     const IN_LIST: &'static str;
+    /// Locks the rows of a SELECT until the end of the transaction; SQLite has one writer anyway.
+    const FOR_UPDATE: &'static str;
 
     /// All rows of a statement.
     fn rows(
@@ -164,6 +213,7 @@ pub(super) trait SqlConnection: Send {
     /// Runs several statements that take no values.
     fn execute_raw(&mut self, sql: impl SqlSafeStr) -> SqlFuture<'_, ()>;
 
+    /// The first row of a statement, which must be there.
     fn one_row(
         &mut self,
         sql: impl SqlSafeStr,
@@ -173,6 +223,7 @@ pub(super) trait SqlConnection: Send {
         Box::pin(async move { row.await?.ok_or(sqlx::Error::RowNotFound) })
     }
 
+    /// The first columns of all rows.
     fn fetch_all<T: FromColumns>(
         &mut self,
         sql: impl SqlSafeStr,
@@ -182,6 +233,7 @@ pub(super) trait SqlConnection: Send {
         Box::pin(async move { rows.await?.iter().map(T::from_columns).collect() })
     }
 
+    /// The first columns of the first row, if there is one.
     fn fetch_optional<T: FromColumns>(
         &mut self,
         sql: impl SqlSafeStr,
@@ -191,6 +243,7 @@ pub(super) trait SqlConnection: Send {
         Box::pin(async move { row.await?.as_ref().map(T::from_columns).transpose() })
     }
 
+    /// The first columns of the first row, which must be there.
     fn fetch_one<T: FromColumns>(
         &mut self,
         sql: impl SqlSafeStr,
@@ -202,11 +255,12 @@ pub(super) trait SqlConnection: Send {
 }
 
 macro_rules! connection {
-    ($connection:ty, $row:ty, $add:ident, $in_list:literal) => {
+    ($connection:ty, $row:ty, $add:ident, $in_list:literal, $for_update:literal) => {
         impl SqlConnection for $connection {
             type Row = $row;
 
             const IN_LIST: &'static str = $in_list;
+            const FOR_UPDATE: &'static str = $for_update;
 
             fn rows(
                 &mut self,
@@ -253,12 +307,13 @@ macro_rules! connection {
     };
 }
 
-connection!(PgConnection, PgRow, to_postgres, "= ANY ($1)");
+connection!(PgConnection, PgRow, to_postgres, "= ANY ($1)", "FOR UPDATE");
 connection!(
     SqliteConnection,
     SqliteRow,
     to_sqlite,
-    "IN (SELECT value FROM json_each($1))"
+    "IN (SELECT value FROM json_each($1))",
+    ""
 );
 
 fn arguments<A: Arguments>(

@@ -1,6 +1,6 @@
-//! The programs that publish and handle, peers and ours alike: one set of commands for all.
+//! Programs that are measured, peers and ours alike: they get commands and answer with lines of JSON.
 //!
-//! The commands are described in `bench/peers/README.md`.
+//! The commands of the queue are described in `bench/peers/README.md`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader};
@@ -14,17 +14,17 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Why something could not be measured, in words for whoever reads the figures.
-pub(super) type Why = String;
+pub(crate) type Why = String;
 
 /// A program and what always comes before its command.
 #[derive(Clone)]
-pub(super) struct Program {
-    pub(super) name: &'static str,
-    pub(super) command: Vec<OsString>,
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) command: Vec<OsString>,
 }
 
 /// A program at work. Dropped, it is killed.
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
     doing: String,
@@ -32,16 +32,16 @@ pub(super) struct Running {
 
 impl Program {
     /// Runs a command to its end and gives its last answer.
-    pub(super) fn call(&self, url: &str, arguments: &[&OsStr]) -> Result<Value, Why> {
+    pub(crate) fn call(&self, url: &str, arguments: &[&OsStr]) -> Result<Value, Why> {
         self.start(url, arguments)?.finish()
     }
 
     /// Its description in words, from its answer to `prepare`.
-    pub(super) fn words(&self, prepared: &Value) -> String {
+    pub(crate) fn words(&self, prepared: &Value) -> String {
         prepared["is"].as_str().unwrap_or(self.name).to_owned()
     }
 
-    pub(super) fn start(&self, url: &str, arguments: &[&OsStr]) -> Result<Running, Why> {
+    pub(crate) fn start(&self, url: &str, arguments: &[&OsStr]) -> Result<Running, Why> {
         let [program, before @ ..] = self.command.as_slice() else {
             return Err(format!("{} has no program", self.name));
         };
@@ -75,14 +75,14 @@ impl Program {
 
 impl Running {
     /// The next answer.
-    pub(super) fn answer(&self) -> Result<Value, Why> {
+    pub(crate) fn answer(&self) -> Result<Value, Why> {
         let line = self.lines.recv_timeout(LIMIT);
         let line = line.map_err(|error| format!("`{}` says nothing: {error}", self.doing))?;
         serde_json::from_str(&line).map_err(|_| format!("`{}` says {line}", self.doing))
     }
 
     /// Waits for the end, and gives the last answer that was not given yet.
-    pub(super) fn finish(mut self) -> Result<Value, Why> {
+    pub(crate) fn finish(mut self) -> Result<Value, Why> {
         let mut last = None;
         let began = Instant::now();
         loop {
@@ -107,8 +107,13 @@ impl Running {
         }
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it with SIGKILL, as a crash would.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -121,12 +126,12 @@ impl Drop for Running {
 }
 
 /// A number in an answer.
-pub(super) fn number(answer: &Value, key: &str) -> Result<f64, Why> {
+pub(crate) fn number(answer: &Value, key: &str) -> Result<f64, Why> {
     let found = answer.get(key).and_then(Value::as_f64);
     found.ok_or_else(|| format!("no `{key}` in {answer}"))
 }
 
 /// The seconds between two answers' times.
-pub(super) fn seconds(began: &Value, ended: &Value) -> Result<f64, Why> {
+pub(crate) fn seconds(began: &Value, ended: &Value) -> Result<f64, Why> {
     Ok((number(ended, "ended_us")? - number(began, "began_us")?) / 1e6)
 }

@@ -1,0 +1,42 @@
+//! A file that cannot grow.
+
+use serde_json::json;
+use tidegate_core::{Classify, FailureClass};
+use tidegate_eventlog::{EventLog, PageRequest, PostOrigin};
+
+use crate::databases::{batch, event, id, on_sqlite, run};
+
+#[test]
+fn a_full_disk_stores_nothing_half_and_posts_work_once_there_is_room() {
+    on_sqlite(full);
+}
+
+async fn full(log: EventLog) {
+    let lot = |from: u128| {
+        let events: Vec<String> = (from..from + 200)
+            .map(|n| {
+                let details = format!("{n} {}", "long ".repeat(400));
+                event(json!({ "_id": id(n).to_string(), "details": details }))
+            })
+            .collect();
+        batch(&events, None)
+    };
+    let post = |from| {
+        let (log, json) = (log.clone(), lot(from));
+        async move { log.post_batch(&json, PostOrigin::default()).await }
+    };
+    post(0).await.unwrap();
+    // As many pages as there are: the file does not grow any more.
+    run(log.store(), "PRAGMA max_page_count = 1".to_owned()).await;
+    let refused = post(200).await.unwrap_err();
+    assert_eq!(refused.class(), FailureClass::System, "{refused:?}");
+    let page = PageRequest::default();
+    let found = log.correlation("a1b2c3d4".to_owned(), &page).await.unwrap();
+    assert_eq!(found.page.total_count, 200);
+    let audited = log.audit().await.unwrap();
+    assert_eq!((audited.unaccounted, audited.books.delivered), (0, 200));
+    run(log.store(), "PRAGMA max_page_count = 1000000".to_owned()).await;
+    let answer = post(200).await.unwrap();
+    assert_eq!((answer.total_inserted, answer.errors.len()), (200, 0));
+    assert_eq!(log.audit().await.unwrap().books.delivered, 400);
+}

@@ -1,0 +1,101 @@
+//! Correlation links and process definitions.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use tidegate_eventlog::{CorrelationLink, NewProcess, ProcessDefinition};
+use utoipa::IntoParams;
+
+use super::EventLogApi;
+use super::problem::EventLogProblem;
+use super::reads::read;
+use super::schema::{
+    CorrelationLinkSchema, NewProcessSchema, ProcessDefinitionSchema, ProcessListSchema,
+};
+
+type Api = State<Arc<EventLogApi>>;
+
+/// Links a correlation to an account, or changes its link.
+#[utoipa::path(post, path = "/v1/correlation-links", tag = "eventlog",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The key of the request.")),
+    request_body = CorrelationLinkSchema,
+    responses(
+        (status = 201, description = "The link.", body = CorrelationLinkSchema),
+        (status = 400, description = "The link is invalid.", body = EventLogProblem),
+        (status = 409, description = "The key was used before.", body = EventLogProblem),
+        (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+))]
+pub(super) async fn upsert_link(
+    State(api): Api,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<(StatusCode, Json<CorrelationLink>), EventLogProblem> {
+    let link: CorrelationLink = read(&headers, &body)?;
+    Ok((StatusCode::CREATED, Json(api.log.link(link).await?)))
+}
+
+/// The link of a correlation.
+#[utoipa::path(get, path = "/v1/correlation-links/{id}", tag = "eventlog",
+    params(("id" = String, Path, description = "The correlation.")),
+    responses(
+        (status = 200, description = "The link.", body = CorrelationLinkSchema),
+        (status = 404, description = "It is not linked.", body = EventLogProblem),
+))]
+pub(super) async fn find_link(
+    State(api): Api,
+    Path(id): Path<String>,
+) -> Result<Json<CorrelationLink>, EventLogProblem> {
+    Ok(Json(api.log.find_link(&id).await?))
+}
+
+/// Defines a process.
+#[utoipa::path(post, path = "/v1/processes", tag = "eventlog",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The key of the request.")),
+    request_body = NewProcessSchema,
+    responses(
+        (status = 201, description = "The process.", body = ProcessDefinitionSchema),
+        (status = 400, description = "The definition is invalid.", body = EventLogProblem),
+        (status = 409, description = "The name is taken.", body = EventLogProblem),
+        (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+))]
+pub(super) async fn define_process(
+    State(api): Api,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<(StatusCode, Json<ProcessDefinition>), EventLogProblem> {
+    let process: NewProcess = read(&headers, &body)?;
+    let made = api.log.define_process(process).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Which processes to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ProcessParams {
+    /// Only those that are in use, or only the others.
+    is_active: Option<bool>,
+}
+
+/// The processes that are defined.
+#[derive(Debug, Serialize)]
+pub(super) struct ProcessList {
+    processes: Vec<ProcessDefinition>,
+}
+
+/// The processes that are defined, by name.
+#[utoipa::path(get, path = "/v1/processes", tag = "eventlog", params(ProcessParams), responses(
+    (status = 200, description = "The processes.", body = ProcessListSchema),
+    (status = 400, description = "The request is invalid.", body = EventLogProblem),
+))]
+pub(super) async fn list_processes(
+    State(api): Api,
+    Query(asked): Query<ProcessParams>,
+) -> Result<Json<ProcessList>, EventLogProblem> {
+    let processes = api.log.processes(asked.is_active).await?;
+    Ok(Json(ProcessList { processes }))
+}
