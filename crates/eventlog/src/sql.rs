@@ -1,6 +1,6 @@
 //! The SQL of the Event Log API.
 //!
-//! All of it is here, written once for both databases where it can be. [`EventLogStatements`] has the
+//! All of it is here, written once for both databases where it can be. `EventLogStatements` has the
 //! statements that differ; the modules `postgres` and `sqlite` implement it.
 
 mod catalog;

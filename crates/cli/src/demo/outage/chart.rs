@@ -11,6 +11,8 @@ const LEFT: f64 = 60.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 50.0;
+/// The width of a letter, at most.
+const LETTER: f64 = 8.0;
 /// More marks than these on an axis would touch each other.
 const MARKS: f64 = 8.0;
 
@@ -46,16 +48,19 @@ pub(crate) fn chart(samples: &[OutageSample], phases: &[(Duration, &'static str)
         line(&mut body, &outage);
     }
     scale.draw_axes(&mut body);
-    for (at, name) in phases {
+    for (index, (at, name)) in phases.iter().enumerate() {
         let (x, bottom) = (scale.x(*at), scale.y(0.0));
+        let next = phases.get(index + 1).map_or(last.at, |(at, _)| *at);
+        // A phase that is over at once has no room for its name.
+        let has_room = scale.x(next) - x > LETTER * name.len() as f64;
         let mark =
             format!(r#"<line class="phase" x1="{x:.1}" y1="{TOP}" x2="{x:.1}" y2="{bottom:.1}"/>"#);
         line(&mut body, &mark);
-        let (x, y) = (x + 3.0, TOP - 6.0);
-        line(
-            &mut body,
-            &format!(r#"<text x="{x:.1}" y="{y}">{name}</text>"#),
-        );
+        if has_room {
+            let (x, y) = (x + 3.0, TOP - 6.0);
+            let label = format!(r#"<text x="{x:.1}" y="{y}">{name}</text>"#);
+            line(&mut body, &label);
+        }
     }
     let series: [(&str, &str, SampleValue); 3] = [
         ("accepted", "accepted", |sample| sample.accepted),
@@ -271,8 +276,10 @@ mod tests {
             &[
                 (Duration::ZERO, "setup"),
                 (Duration::from_secs(9), "outage"),
+                (Duration::from_secs(39), "summary"),
             ],
         );
+        assert!(!svg.contains(">summary<"), "it has no room: {svg}");
         assert!(is_well_formed(&svg), "{svg}");
         assert!(!is_well_formed(&svg.replacen("</text>", "", 1)));
         assert!(
