@@ -20,7 +20,9 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), ErrorReport> 
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(is_colorful())
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // It would be told on standard error, which is what fails: a full disk must not end the process.
+        .log_internal_errors(false);
     let started = match format {
         LogFormat::Text => builder.finish().try_init(),
         LogFormat::Json => builder.json().with_current_span(true).finish().try_init(),

@@ -20,8 +20,10 @@ pub use words::words;
 /// The properties that came with a post rather than in the event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PostOrigin {
-    /// The header `Idempotency-Key` of a single post.
+    /// The header `Idempotency-Key`. Of a batch it is the key of the request.
     pub key: Option<String>,
+    /// The key of an event that comes without a key and without an id.
+    pub last_key: Option<String>,
     /// The header `x-tidegate-event-id` of a single post.
     pub event_id: Option<EventId>,
     /// The `batchId` of the envelope, for events without their own.
@@ -127,7 +129,11 @@ impl PostedEvent {
         Ok(Self {
             event_id,
             has_own_id: own_id.is_some(),
-            key: key.map_or_else(|| event_id.to_string(), str::to_owned),
+            key: match (key, own_id, &origin.last_key) {
+                (Some(key), _, _) => key.to_owned(),
+                (None, None, Some(key)) => key.clone(),
+                (None, _, _) => event_id.to_string(),
+            },
             body: content::body(json, batch_id.as_deref(), outcome)?,
             kind,
             outcome,

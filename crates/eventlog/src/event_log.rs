@@ -161,14 +161,20 @@ impl EventLog {
         }
         let batch_id = envelope.batch_id.or(origin.batch_id);
         check_batch_id(batch_id.as_deref())?;
-        let origin = PostOrigin {
-            batch_id: batch_id.clone(),
-            ..PostOrigin::default()
-        };
-        let events: Vec<Result<IncomingEvent, InvalidEvent>> = envelope
-            .events
-            .iter()
-            .map(|event| {
+        let events: Vec<Result<IncomingEvent, InvalidEvent>> = (0..)
+            .zip(&envelope.events)
+            .map(|(place, event)| {
+                // The answer to a request is remembered after its events are stored. A repeat that comes
+                // after a crash between the two must find them.
+                let last_key = origin.key.as_ref().map(|key| {
+                    let bytes = [key.as_bytes(), b"\n", event.get().as_bytes()].concat();
+                    EventId::of_bytes(place, &bytes).to_string()
+                });
+                let origin = PostOrigin {
+                    batch_id: batch_id.clone(),
+                    last_key,
+                    ..PostOrigin::default()
+                };
                 let event = PostedEvent::read(event.get(), &origin, &self.ids)?;
                 Ok(self.incoming(event, logger.as_ref()))
             })
@@ -201,18 +207,15 @@ impl EventLog {
         for incoming in events {
             *counts.entry(&incoming.event.application_id).or_default() += 1;
         }
-        for (application, count) in counts {
-            let admitted = rate.admit(application, count, self.clock.elapsed());
-            if let Err(retry_after) = admitted {
-                telemetry::limit_hit(EventLogLimit::RateLimit);
-                return Err(EventLogError::RateLimited {
-                    application: application.to_owned(),
-                    limit: rate.per_second(),
-                    retry_after,
-                });
+        let admitted = rate.admit(&counts, self.clock.elapsed());
+        admitted.map_err(|(application, retry_after)| {
+            telemetry::limit_hit(EventLogLimit::RateLimit);
+            EventLogError::RateLimited {
+                application,
+                limit: rate.per_second(),
+                retry_after,
             }
-        }
-        Ok(())
+        })
     }
 
     /// Links a correlation to an account, or changes its link. Doing it twice changes nothing.

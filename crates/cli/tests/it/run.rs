@@ -175,6 +175,29 @@ fn a_signal_before_the_first_line_drains() {
     draining.join().unwrap();
 }
 
+/// The disk that takes the log lines is full; events are kept elsewhere.
+#[test]
+fn a_full_standard_error_ends_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+    let address = free_address();
+    let listen = format!("server.listen={address}");
+    let child = tidegate(dir.path(), &["run", "--set", &listen, "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(full.unwrap())
+        .spawn()
+        .unwrap();
+    let limit = Instant::now() + Duration::from_secs(60);
+    while TcpStream::connect(&address).is_err() {
+        assert!(Instant::now() < limit, "it does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_balanced(&String::from_utf8(output.stdout).unwrap());
+}
+
 #[test]
 fn with_json_logs_every_line_of_standard_error_is_json() {
     let dir = tempfile::tempdir().unwrap();

@@ -96,6 +96,46 @@ fn add(body: &mut String, name: &str, value: &str) {
     body.push_str(value);
 }
 
+/// JSON that is nested deeper is the same only as the same text.
+const MAX_DEPTH: usize = 128;
+
+/// JSON whose numbers are compared by their digits: as a floating-point number, two large ones may be equal.
+#[derive(PartialEq)]
+enum ExactJson {
+    Object(BTreeMap<String, ExactJson>),
+    List(Vec<ExactJson>),
+    Text(String),
+    /// A number, `true`, `false` or `null`, as it is written.
+    Plain(String),
+}
+
+impl ExactJson {
+    fn read(json: &str, depth: usize) -> Option<Self> {
+        let depth = depth.checked_sub(1)?;
+        let json = json.trim_ascii();
+        Some(match json.as_bytes().first()? {
+            b'{' => {
+                let ObjectMembers(members) = serde_json::from_str(json).ok()?;
+                let read = |(name, value): (String, &RawValue)| {
+                    Some((name, Self::read(value.get(), depth)?))
+                };
+                Self::Object(members.into_iter().map(read).collect::<Option<_>>()?)
+            }
+            b'[' => {
+                let values: Vec<&RawValue> = serde_json::from_str(json).ok()?;
+                let mut values = values.into_iter();
+                let read = values.try_fold(Vec::new(), |mut list, value| {
+                    list.push(Self::read(value.get(), depth)?);
+                    Some(list)
+                });
+                Self::List(read?)
+            }
+            b'"' => Self::Text(serde_json::from_str(json).ok()?),
+            _ => Self::Plain(json.to_owned()),
+        })
+    }
+}
+
 /// Whether two bodies say the same, whatever the order of their members and the space between them.
 ///
 /// A repeat may come without its envelope, so a batch that only one of them names does not count.
@@ -103,8 +143,10 @@ pub(crate) fn is_same_content(stored: &str, posted: &str) -> bool {
     if stored == posted {
         return true;
     }
-    let read = |text: &str| serde_json::from_str::<serde_json::Map<String, Value>>(text).ok();
-    // A body that is nested too deep to be read is the same only as the same text.
+    let read = |text: &str| match ExactJson::read(text, MAX_DEPTH)? {
+        ExactJson::Object(members) => Some(members),
+        ExactJson::List(_) | ExactJson::Text(_) | ExactJson::Plain(_) => None,
+    };
     let (Some(mut stored), Some(mut posted)) = (read(stored), read(posted)) else {
         return false;
     };

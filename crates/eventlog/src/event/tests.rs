@@ -131,4 +131,11 @@ fn content_is_compared_without_order_space_and_envelope() {
         &of(SAMPLE, Some("nightly-8"))
     ));
     assert!(!is_same_content(&of(&with(r#""mood":1"#), None), &plain));
+    let of_number = |number: &str| of(&with(&format!(r#""n":{{"of":[1,{number}]}}"#)), None);
+    let (one, other) = ("123456789012345678901", "123456789012345678902");
+    assert!(!is_same_content(&of_number(one), &of_number(other)));
+    assert!(is_same_content(
+        &of_number(one),
+        &of_number(&format!("  {one} "))
+    ));
 }

@@ -52,8 +52,8 @@ pub(super) async fn post_event(
     let origin = PostOrigin {
         key: header(&headers, IDEMPOTENCY_KEY.as_str())?,
         event_id: event_id(&headers)?,
-        batch_id: None,
         logger: logger(&headers),
+        ..PostOrigin::default()
     };
     check_key(origin.key.as_deref())?;
     let answer = api.log.post_one(json, origin).await?;
@@ -83,6 +83,7 @@ pub(super) async fn post_batch(
 ) -> Created<BatchAnswer> {
     let json = json_text(&headers, &body)?;
     let origin = PostOrigin {
+        key: header(&headers, IDEMPOTENCY_KEY.as_str())?,
         logger: logger(&headers),
         ..PostOrigin::default()
     };

@@ -14,6 +14,7 @@ crate::on_every_database!(
     p02_a_repeat_gets_the_first_answer_and_another_content_is_refused,
     p03_a_batch_is_judged_event_by_event,
     p04_two_equal_keys_in_a_batch_are_one_row,
+    p12_a_batch_with_a_key_is_stored_once_also_when_its_answer_was_forgotten,
     posts_at_the_same_time_store_each_key_once,
     two_apis_on_one_database_store_each_event_once,
     repeated_and_reordered_posts_store_each_event_once,
@@ -80,6 +81,29 @@ async fn p03_a_batch_is_judged_event_by_event(log: EventLog) {
         .await
         .unwrap();
     assert_eq!((found.page.total_count, found.page.has_more), (97, true));
+}
+
+/// A crash came between the commit of the events and that of the answer: the request comes again.
+async fn p12_a_batch_with_a_key_is_stored_once_also_when_its_answer_was_forgotten(log: EventLog) {
+    let same = event(json!({ "result": "one" }));
+    let events = [
+        same.clone(),
+        same,
+        event(json!({ "result": "two", "_id": ID })),
+    ];
+    let post = async |key: &str| {
+        let origin = PostOrigin {
+            key: Some(key.to_owned()),
+            ..PostOrigin::default()
+        };
+        log.post_batch(&batch(&events, None), origin).await.unwrap()
+    };
+    let (first, again) = (post("k").await, post("k").await);
+    assert_eq!((first.total_inserted, first.total_duplicates), (3, 0));
+    assert_eq!((again.total_inserted, again.total_duplicates), (0, 3));
+    assert_eq!(first.execution_ids, again.execution_ids);
+    assert_eq!(post("other").await.total_inserted, 2, "another request");
+    assert_eq!(count(&log).await, 5);
 }
 
 async fn p04_two_equal_keys_in_a_batch_are_one_row(log: EventLog) {
