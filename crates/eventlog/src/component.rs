@@ -81,9 +81,14 @@ impl Component for EventLogComponent {
         Box::pin(async move { Ok(self.log.locate(id).await?.into_iter().collect()) })
     }
 
-    /// The database has a check of its own.
+    /// The database has a check of its own, which only reads.
     fn health(&self) -> BoxFuture<'_, HealthFinding> {
-        Box::pin(async { HealthFinding::up() })
+        Box::pin(async {
+            match self.log.commit_failure() {
+                Some(why) => HealthFinding::degraded(format!("events are refused: {why}")),
+                None => HealthFinding::up(),
+            }
+        })
     }
 
     fn run(self: Arc<Self>, stop: Shutdown) -> BoxFuture<'static> {

@@ -195,6 +195,11 @@ impl EventLog {
         }
     }
 
+    /// Why the last commit of posted events failed, until one succeeds.
+    pub(crate) fn commit_failure(&self) -> Option<String> {
+        self.queue.failure()
+    }
+
     /// Refuses events of an application that sends too many.
     fn admit<'a>(
         &self,

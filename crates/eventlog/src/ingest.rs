@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tidegate_core::env::{CatchPanic, Clock, Env};
-use tidegate_core::{Classify, EventId, FailureClass};
+use tidegate_core::{Classify, EventId, Failure, FailureClass, Mutex};
 use tidegate_store::{Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
@@ -173,7 +173,11 @@ struct WaitingPost {
 #[derive(Clone)]
 pub(crate) struct IngestQueue {
     posts: mpsc::Sender<WaitingPost>,
+    failure: CommitFailure,
 }
+
+/// Why the last commit failed, until one succeeds.
+type CommitFailure = Arc<Mutex<Option<String>>>;
 
 impl std::fmt::Debug for IngestQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -185,15 +189,22 @@ impl IngestQueue {
     /// The queue of a writer that runs on `env`. It ends with the last handle on the queue.
     pub(crate) fn open(store: Store, env: &Env) -> Self {
         let (posts, waiting) = mpsc::channel(WAITING_POSTS);
+        let failure = CommitFailure::default();
         let writer = IngestWriter {
             store,
             clock: Arc::clone(&env.clock),
+            failure: Arc::clone(&failure),
         };
         drop(
             env.spawn
                 .spawn("eventlog-writer", Box::pin(writer.run(waiting))),
         );
-        Self { posts }
+        Self { posts, failure }
+    }
+
+    /// Why no event can be stored now, as far as the last commit tells.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
     }
 
     /// Stores these events and gives the outcome of each, in their order.
@@ -214,6 +225,7 @@ impl IngestQueue {
 struct IngestWriter {
     store: Store,
     clock: Arc<dyn Clock>,
+    failure: CommitFailure,
 }
 
 impl IngestWriter {
@@ -243,7 +255,15 @@ impl IngestWriter {
             events.extend(post.events);
         }
         let events: Arc<[IncomingEvent]> = events.into();
-        match self.store_group(&events).await {
+        let stored = self.store_group(&events).await;
+        let failure = match &stored {
+            Err(EventLogError::Store(error)) if error.class() != FailureClass::Permanent => {
+                Some(Failure::from(EventLogError::Store(error.clone())).message)
+            }
+            Ok(_) | Err(_) => None,
+        };
+        *self.failure.lock() = failure;
+        match stored {
             Ok(outcomes) => {
                 let mut outcomes = outcomes.into_iter();
                 for (tell, count) in tells {

@@ -1,8 +1,9 @@
 //! A file that cannot grow.
 
 use serde_json::json;
-use tidegate_core::{Classify, FailureClass};
-use tidegate_eventlog::{EventLog, PageRequest, PostOrigin};
+use tidegate_core::env::Env;
+use tidegate_core::{Classify, Component, FailureClass, HealthStatus};
+use tidegate_eventlog::{EventLog, EventLogComponent, PageRequest, PostOrigin};
 
 use crate::databases::{batch, event, id, on_sqlite, run};
 
@@ -25,11 +26,14 @@ async fn full(log: EventLog) {
         let (log, json) = (log.clone(), lot(from));
         async move { log.post_batch(&json, PostOrigin::default()).await }
     };
+    let component = EventLogComponent::new(log.clone(), &Env::system());
     post(0).await.unwrap();
+    assert_eq!(component.health().await.status, HealthStatus::Up);
     // As many pages as there are: the file does not grow any more.
     run(log.store(), "PRAGMA max_page_count = 1".to_owned()).await;
     let refused = post(200).await.unwrap_err();
     assert_eq!(refused.class(), FailureClass::System, "{refused:?}");
+    assert_eq!(component.health().await.status, HealthStatus::Degraded);
     let page = PageRequest::default();
     let found = log.correlation("a1b2c3d4".to_owned(), &page).await.unwrap();
     assert_eq!(found.page.total_count, 200);
@@ -38,5 +42,6 @@ async fn full(log: EventLog) {
     run(log.store(), "PRAGMA max_page_count = 1000000".to_owned()).await;
     let answer = post(200).await.unwrap();
     assert_eq!((answer.total_inserted, answer.errors.len()), (200, 0));
+    assert_eq!(component.health().await.status, HealthStatus::Up);
     assert_eq!(log.audit().await.unwrap().books.delivered, 400);
 }
