@@ -23,6 +23,11 @@ use crate::{ApiProblem, ProblemCode};
 /// The header of the key.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// Marks a request that was made before under its key and died without an answer. Its work may be done
+/// already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RetriedRequest;
+
 /// Where the answers are kept, and how long.
 #[derive(Debug, Clone)]
 pub(crate) struct IdempotencyKeys {
@@ -80,7 +85,10 @@ impl IdempotencyKeys {
         };
         match idempotency::begin(&self.store, keyed, self.clock.now_ms(), self.ttl).await? {
             KeyState::New(claim) => {
-                let request = Request::from_parts(parts, Body::from(body));
+                let mut request = Request::from_parts(parts, Body::from(body));
+                if claim.is_retry() {
+                    request.extensions_mut().insert(RetriedRequest);
+                }
                 let response = next.run(request).await;
                 Ok(self.keep(claim, response).await)
             }

@@ -39,6 +39,15 @@ pub struct KeyClaim {
     scope: String,
     key: String,
     token: i64,
+    is_retry: bool,
+}
+
+impl KeyClaim {
+    /// Whether the same request took this key before and left no answer. Its work may be done already.
+    #[must_use]
+    pub fn is_retry(&self) -> bool {
+        self.is_retry
+    }
 }
 
 /// An answer that was kept.
@@ -118,7 +127,9 @@ pub async fn finish(
     const SQL: &str = "UPDATE tidegate_idempotency SET locked_until = NULL, status = $4, body = $5
         WHERE scope = $1 AND key = $2 AND token = $3 AND locked_until IS NOT NULL";
     let doing = "keep the answer of an idempotency key";
-    let KeyClaim { scope, key, token } = claim;
+    let KeyClaim {
+        scope, key, token, ..
+    } = claim;
     let KeptAnswer { status, body } = answer;
     let status = i64::from(status);
     let changed = match store {
@@ -146,7 +157,9 @@ pub async fn release(store: &Store, claim: KeyClaim) -> Result<(), StoreError> {
     const SQL: &str = "DELETE FROM tidegate_idempotency
         WHERE scope = $1 AND key = $2 AND token = $3 AND locked_until IS NOT NULL";
     let doing = "give an idempotency key back";
-    let KeyClaim { scope, key, token } = claim;
+    let KeyClaim {
+        scope, key, token, ..
+    } = claim;
     match store {
         Store::Sqlite(db) => {
             let call = db.call(SqlAccess::Write, doing, move |db| {
@@ -267,8 +280,12 @@ async fn take<C: SqlConnection>(
     let values: [&dyn crate::sql::SqlValue; 5] =
         [&scope, &key, &fingerprint, &locked_until, &expires_at];
     if db.execute(insert, &values).await? > 0 {
-        let token = 1;
-        return Ok(KeyState::New(KeyClaim { scope, key, token }));
+        return Ok(KeyState::New(KeyClaim {
+            scope,
+            key,
+            token: 1,
+            is_retry: false,
+        }));
     }
     // The row is locked until the end of the transaction, so that one request alone takes it over.
     let select = format!(
@@ -282,6 +299,7 @@ async fn take<C: SqlConnection>(
         return Ok(KeyState::Running);
     };
     let token = row.token + 1;
+    let is_retry = row.expires_at > now;
     match judge(row, fingerprint, now) {
         KeyVerdict::Answered(answer) => return Ok(KeyState::Answered(answer)),
         KeyVerdict::Running => return Ok(KeyState::Running),
@@ -301,7 +319,12 @@ async fn take<C: SqlConnection>(
         &token,
     ];
     db.execute(update, &values).await?;
-    Ok(KeyState::New(KeyClaim { scope, key, token }))
+    Ok(KeyState::New(KeyClaim {
+        scope,
+        key,
+        token,
+        is_retry,
+    }))
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
-use tidegate_eventlog::{CorrelationLink, NewProcess, ProcessDefinition};
+use tidegate_eventlog::{CorrelationLink, EventLogError, NewProcess, ProcessDefinition};
 use utoipa::IntoParams;
 
 use super::EventLogApi;
@@ -16,6 +16,7 @@ use super::reads::read;
 use super::schema::{
     CorrelationLinkSchema, NewProcessSchema, ProcessDefinitionSchema, ProcessListSchema,
 };
+use crate::idempotency::RetriedRequest;
 
 type Api = State<Arc<EventLogApi>>;
 
@@ -64,11 +65,20 @@ pub(super) async fn find_link(
 ))]
 pub(super) async fn define_process(
     State(api): Api,
+    retried: Option<Extension<RetriedRequest>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<(StatusCode, Json<ProcessDefinition>), EventLogProblem> {
     let process: NewProcess = read(&headers, &body)?;
-    let made = api.log.define_process(process).await?;
+    let made = match api.log.define_process(process.clone()).await {
+        // The request died between its work and its answer, so its own process has the name.
+        Err(EventLogError::NameTaken { name }) if retried.is_some() => {
+            let defined = api.log.processes(None).await?;
+            let own = defined.into_iter().find(|made| made.process == process);
+            own.ok_or(EventLogError::NameTaken { name })?
+        }
+        made => made?,
+    };
     Ok((StatusCode::CREATED, Json(made)))
 }
 

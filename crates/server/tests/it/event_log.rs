@@ -10,6 +10,7 @@ use tidegate_core::env::{Clock, Env};
 use tidegate_eventlog::{EventLog, EventLogComponent, EventLogOptions};
 use tidegate_server::eventlog::{EventLogApi, event_log_routes};
 use tidegate_server::{ServerBuilder, ServerConfig};
+use tidegate_store::idempotency::{KeyState, KeyedRequest, begin, fingerprint};
 use tidegate_store::{Store, StoreOptions};
 use tokio::sync::oneshot;
 
@@ -214,6 +215,37 @@ async fn p12_an_idempotency_key_answers_a_repeat_and_refuses_another_request() {
     assert_problem(&taken, 409, "Conflict", "name.taken");
     let listed = server.get("/v1/processes?isActive=true").await.json();
     assert_eq!(listed["processes"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn p12_a_process_whose_request_died_before_its_answer_is_answered_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    let store = open(&dir, 10, &env).await;
+    let server = serve(config(), store.clone(), EventLogOptions::default(), &env).await;
+    let process = |team: &str| {
+        let process = json!({"processName": "CheckIn", "displayName": "d", "description": "e",
+            "owningTeam": team});
+        process.to_string()
+    };
+    // Both requests took their keys two minutes ago; one of them defined the process.
+    let made = post(&server, "/v1/processes", "", &process("desk")).await;
+    for (key, team) in [("k1", "desk"), ("k2", "kennel")] {
+        let keyed = KeyedRequest {
+            scope: "POST /v1/processes".to_owned(),
+            key: key.to_owned(),
+            fingerprint: fingerprint(process(team).as_bytes()),
+        };
+        let before = env.clock.now_ms() - 120_000;
+        let hour = Duration::from_secs(3_600);
+        let begun = begin(&store, keyed, before, hour).await.unwrap();
+        assert!(matches!(begun, KeyState::New(_)));
+    }
+    let (desk, kennel) = (process("desk"), process("kennel"));
+    let own = post(&server, "/v1/processes", "idempotency-key: k1\r\n", &desk).await;
+    assert_eq!((own.status, own.json()), (201, made.json()));
+    let other = post(&server, "/v1/processes", "idempotency-key: k2\r\n", &kennel).await;
+    assert_problem(&other, 409, "Conflict", "name.taken");
 }
 
 #[tokio::test]
