@@ -36,6 +36,13 @@ impl LogOptions {
     /// The same log in another directory.
     #[must_use]
     pub fn in_dir(mut self, dir: &Path) -> Self {
+        #[cfg_attr(
+            not(feature = "kafka"),
+            expect(
+                clippy::infallible_destructuring_match,
+                reason = "with Kafka there is a second kind of log"
+            )
+        )]
         let mut config = match self.backend {
             LogBackend::Embedded(config) => config,
             #[cfg(feature = "kafka")]

@@ -35,6 +35,13 @@ const WAITING: usize = 4096;
 /// The longest that SQLite itself waits for another process: it counts milliseconds in 31 bits.
 const LONGEST_BUSY_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 
+/// Memory for the pages of the writer, in KiB. A large transaction that does not fit writes its pages twice.
+const WRITER_CACHE_KIB: u32 = 64 * 1024;
+
+/// Pages in the write-ahead log before a commit copies them into the file (64 MiB). The copy is a second sync,
+/// and a page that was written many times meanwhile is copied once.
+const CHECKPOINT_PAGES: u32 = 16 * 1024;
+
 /// A database in a file. Cloning gives another handle on the same connections.
 #[derive(Clone)]
 pub struct Sqlite {
@@ -70,7 +77,14 @@ impl Sqlite {
             .disable_statement_logging();
         let doing = "open the database";
         let failed = |error| StoreError::of(doing, error);
-        let writer = SqliteWriter::open(connect.clone()).await.map_err(failed)?;
+        let writer_options = connect
+            .clone()
+            .pragma("cache_size", format!("-{WRITER_CACHE_KIB}"))
+            // Each operation runs in a savepoint, which keeps a copy of every page it changes. In a temporary
+            // file these copies cost more than the change itself.
+            .pragma("temp_store", "MEMORY")
+            .pragma("wal_autocheckpoint", CHECKPOINT_PAGES.to_string());
+        let writer = SqliteWriter::open(writer_options).await.map_err(failed)?;
         let (operations, waiting) = mpsc::channel(WAITING);
         let task = writer.clone().write(waiting);
         // It ends with the last handle, whose sender is what keeps it.

@@ -7,9 +7,9 @@ use tidegate_store::sqlx::{self, QueryBuilder, SqliteConnection};
 
 use super::{EventLogStatements, NewRow, kind_number, outcome_number};
 
-/// Rows of one statement. Each statement is a way to the thread of the database and back, and a statement
-/// takes about 32,000 values.
-const ROWS: usize = 50;
+/// Rows of one statement. Each statement is a way to the thread of the database and back, and its end walks
+/// through the copies of all pages that the transaction changed. A statement takes about 32,000 values.
+const ROWS: usize = 500;
 
 impl EventLogStatements for SqliteConnection {
     /// There is one writer, so the numbers behind the last one are free until the transaction ends.

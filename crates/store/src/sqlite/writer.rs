@@ -8,6 +8,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tidegate_core::env::CatchPanic;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
 
+use super::CHECKPOINT_PAGES;
 use crate::{BoxFuture, StoreError};
 
 /// Operations in one commit at most, so that the first one never waits long for the last.
@@ -194,7 +195,7 @@ async fn reset_session(
     let settings = format!(
         "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {busy_timeout};
          PRAGMA locking_mode = NORMAL; PRAGMA writable_schema = 0; PRAGMA recursive_triggers = 0;
-         PRAGMA legacy_alter_table = 0; PRAGMA wal_autocheckpoint = 1000;
+         PRAGMA legacy_alter_table = 0; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
          PRAGMA max_page_count = 4294967294; PRAGMA foreign_keys = 0"
     );
     let settings = sqlx::raw_sql(sqlx::AssertSqlSafe(settings));
