@@ -46,6 +46,7 @@ macro_rules! with_log_rules {
                 two_groups_do_not_disturb_each_other,
                 a_group_is_registered_until_it_is_forgotten,
                 a_poll_hands_out_no_more_than_asked_for,
+                a_member_with_the_smallest_buffer_gets_everything,
                 a_canceled_poll_misses_nothing,
                 lag_is_counted_in_records_and_in_time,
                 a_closed_session_says_so,

@@ -25,6 +25,18 @@ use crate::record::{StoredRecord, TopicPartition};
 const LOOKS: usize = 5;
 
 /// A group for which another component answers, with the topics that its events may lie in.
+///
+/// ```
+/// use tidegate_core::{GroupName, Topic};
+/// use tidegate_log::OwnedGroup;
+/// let owned = OwnedGroup {
+///     tiers: vec![(Topic::new("orders.retry-1")?, GroupName::new("billing.retry-1")?)],
+///     dead_letters: Some(Topic::new("orders.DLT")?),
+///     ..OwnedGroup::new(Topic::new("orders")?, GroupName::new("billing")?)
+/// };
+/// assert_eq!(owned.name(), "billing@orders");
+/// # Ok::<(), tidegate_core::NameError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedGroup {
     /// The topic.
@@ -218,8 +230,8 @@ impl OwnedGroup {
             for partition in &snapshot.partitions {
                 let settled = settled_above(snapshot, partition, marks).await?;
                 let is_settled = |offset: Offset| {
-                    let mut ranges = settled.iter();
-                    ranges.any(|(from, to)| (*from..*to).contains(&offset))
+                    let index = settled.partition_point(|(_, to)| *to <= offset);
+                    settled.get(index).is_some_and(|(from, _)| *from <= offset)
                 };
                 let place = if index == 0 {
                     Place::Queued
@@ -457,7 +469,17 @@ async fn settled_above(
     // What lies outside of the partition, or below the committed offset, is counted otherwise.
     let within = |(from, to): (Offset, Offset)| (from.max(partition.next), to.min(partition.end));
     let ranges = ranges.into_iter().map(within);
-    Ok(ranges.filter(|(from, to)| from < to).collect())
+    let mut ranges: Vec<(Offset, Offset)> = ranges.filter(|(from, to)| from < to).collect();
+    ranges.sort_unstable();
+    // Ranges that touch become one, so that none is counted twice.
+    ranges.dedup_by(|next, before| {
+        let touches = next.0 <= before.1;
+        if touches {
+            before.1 = before.1.max(next.1);
+        }
+        touches
+    });
+    Ok(ranges)
 }
 
 /// Reads the records of a partition from one offset up to another.

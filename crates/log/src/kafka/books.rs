@@ -114,7 +114,11 @@ impl GroupBooks {
         let place = match place {
             Place::Queued | Place::InFlight => return,
             Place::Lost(reason) => Place::Lost(self.known_reason(reason)),
-            other => other.clone(),
+            Place::Retrying
+            | Place::Parked
+            | Place::Spilled
+            | Place::DeadLettered
+            | Place::Delivered => place.clone(),
         };
         let sum = self.places.get(&place).copied().unwrap_or_default();
         let sum = Tally {
