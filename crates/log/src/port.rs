@@ -407,7 +407,7 @@ pub struct Join {
     pub instance: Option<String>,
     /// Where to start without a committed offset.
     pub start: StartAt,
-    /// What this member is called in logs: on Kafka its client id and the name of its threads. It need not be
+    /// The name of this member in logs: on Kafka its client id and the name of its threads. It need not be
     /// unique.
     pub name: Option<String>,
     /// Records handed out at once.

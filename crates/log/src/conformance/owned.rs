@@ -105,8 +105,8 @@ impl Set {
     }
 }
 
-/// The books of a group are the sum over the groups of its topic and its tiers, and the records of each topic
-/// say the same. Records of other groups in shared tiers are none of its own.
+/// The books of a group are the sum over the groups of its topic and its tiers. The records of each topic say
+/// the same. Records of other groups in shared tiers are none of its own.
 pub async fn the_books_of_a_group_are_the_sum_over_its_groups(scene: Scene) {
     let set = Set::out(&scene).await;
     let other = scene.group();

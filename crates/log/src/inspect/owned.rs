@@ -1,7 +1,7 @@
 //! Groups for which another component answers: its events are not in the topic alone.
 //!
-//! A record that a group could not handle lies in a tier, which a group of its own reads, or among the dead
-//! letters, or in a store. The books of such a group are the sum over its groups and the store. Each commit
+//! A record that a group could not handle lies in a tier, among the dead letters or in a store. Each tier is
+//! read by a group of its own. The books of such a group are the sum over its groups and the store. Each commit
 //! posts with the group whose offset it moves, and the sum is made here.
 //!
 //! **Invariant:** an event is counted where its record lies: in the topic from the committed offset on, less
@@ -466,7 +466,7 @@ async fn settled_above(
     };
     let group = &snapshot.group;
     let ranges = marks.settled_above(group, &partition.at, committed).await?;
-    // What lies outside of the partition, or below the committed offset, is counted otherwise.
+    // Offsets outside of the partition, or below the committed one, are counted otherwise.
     let within = |(from, to): (Offset, Offset)| (from.max(partition.next), to.min(partition.end));
     let ranges = ranges.into_iter().map(within);
     let mut ranges: Vec<(Offset, Offset)> = ranges.filter(|(from, to)| from < to).collect();

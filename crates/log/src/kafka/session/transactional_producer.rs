@@ -53,7 +53,7 @@ pub(super) struct TransactionalProducer {
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
     id: String,
-    /// What the member is called, if it has a name.
+    /// The name of the member, if it has one.
     name: Option<String>,
     session: Duration,
     producer: Option<(u64, BaseProducer<Deliveries>)>,
