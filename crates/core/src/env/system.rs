@@ -62,6 +62,15 @@ impl Clock for SystemClock {
     }
 }
 
+/// This host and this process, as a name that people recognize.
+#[must_use]
+pub fn process_name() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    let host = if host.is_empty() { "localhost" } else { host };
+    format!("{host}-{}", std::process::id())
+}
+
 /// A stream that is seeded by the operating system.
 ///
 /// # Panics

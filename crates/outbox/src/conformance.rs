@@ -1,0 +1,1 @@
+//! The rules that every store of the outbox must keep.

@@ -1,0 +1,1 @@
+//! The store of the outbox as a model, for simulation.
