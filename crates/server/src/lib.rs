@@ -20,6 +20,7 @@ mod api;
 pub mod eventlog;
 mod idempotency;
 pub mod log;
+pub mod outbox;
 mod serve;
 mod server;
 

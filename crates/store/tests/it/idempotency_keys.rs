@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tidegate_store::Store;
 use tidegate_store::idempotency::{
-    KeptAnswer, KeyState, KeyedRequest, LOCK, begin, clean, fingerprint, finish, finish_in,
-    release,
+    KeptAnswer, KeyState, KeyedRequest, LOCK, begin, clean, fingerprint, finish, finish_in, release,
 };
 
 use super::{runtime, sqlite};
