@@ -36,7 +36,7 @@ impl FromColumns for Loan {
     }
 }
 
-/// Whoever asks for a change: the trace of the request, and the claim of its `Idempotency-Key`.
+/// A request for a change: its trace, and the claim of its `Idempotency-Key`.
 #[derive(Debug)]
 pub(crate) struct Asker {
     pub(crate) trace: TraceContext,

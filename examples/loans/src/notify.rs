@@ -27,7 +27,7 @@ pub(crate) async fn run(log: Arc<dyn Log>, topic: Topic, clock: Arc<dyn Clock>, 
         let consumed = async {
             let session = log.join(join).await?;
             let consumed = consume(&*log, &*session, stopped).await;
-            // What it did not give back is taken from it soon.
+            // Partitions that it did not give back are taken from it soon.
             session.close().await.ok();
             consumed
         };

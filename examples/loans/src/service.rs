@@ -7,8 +7,10 @@ use std::time::Duration;
 use tidegate_config::{Config, Problem};
 use tidegate_core::env::{Env, Task};
 use tidegate_core::{Component, EventIds, Shutdown, Topic};
-use tidegate_log::{Log, LogComponent, LogOptions, OpenLog};
+use tidegate_log::{Log, LogComponent, LogOptions, OpenLog, TopicConfig};
 use tidegate_outbox::{Outbox, OutboxComponent, OutboxOptions};
+use tidegate_server::log::{LogApi, log_routes};
+use tidegate_server::outbox::{OutboxApi, outbox_routes};
 use tidegate_server::{Exporter, Health, IdempotencyKeys, Routes, Server, ServerConfig};
 use tidegate_store::{Store, StoreComponent, StoreOptions, idempotency};
 
@@ -79,7 +81,7 @@ impl LoanService {
 
         let components: Vec<Arc<dyn Component>> = vec![
             Arc::new(StoreComponent::new(store.clone(), &options, &env)),
-            Arc::new(OutboxComponent::new(outbox, log.log(), &env)),
+            Arc::new(OutboxComponent::new(outbox.clone(), log.log(), &env)),
             Arc::new(LogComponent::new(log.clone(), &env)),
         ];
         let keys = IdempotencyKeys {
@@ -88,8 +90,21 @@ impl LoanService {
             ttl: config.duration("idempotency-ttl").unwrap_or_default(),
         };
         let health = Health::new(Arc::clone(&env.clock));
-        let routes = Routes::from(routes::router(Arc::new(book))).idempotent(keys);
-        let mut builder = builder.health(health.clone()).routes(routes);
+        let routes = Routes::from(routes::router(Arc::new(book))).idempotent(keys.clone());
+        // With these, commands and operators reach the log and the outbox that this process holds.
+        let log_api = LogApi {
+            log: log.log(),
+            ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
+            max_record_size: TopicConfig::MAX_RECORD_SIZE,
+        };
+        let mut builder = builder
+            .health(health.clone())
+            .routes(routes)
+            .routes(log_routes(log_api))
+            .routes(outbox_routes(OutboxApi {
+                outboxes: vec![outbox.clone()],
+                keys: keys.clone(),
+            }));
         for component in &components {
             builder = builder.component(Arc::clone(component));
         }
