@@ -179,39 +179,42 @@ async fn the_probes_and_their_aliases_answer() {
     desk.close().await;
 }
 
-mod needs_kafka {
-    use tidegate_core::env::Env;
-    use tidegate_store::sql::SqlConnection as _;
-    use tidegate_store::{Store, StoreOptions};
+mod needs_postgres {
+    mod needs_kafka {
+        use tidegate_core::env::Env;
+        use tidegate_store::sql::SqlConnection as _;
+        use tidegate_store::{Store, StoreOptions};
 
-    use super::*;
+        use super::super::*;
 
-    #[tokio::test(flavor = "multi_thread")]
-    #[ignore = "needs PostgreSQL and Kafka"]
-    async fn o22_database_topic_and_consumer_log_agree_on_postgresql_and_kafka() {
-        let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
-        let servers = std::env::var("KAFKA_BOOTSTRAP").expect("KAFKA_BOOTSTRAP names the broker");
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let own = format!("loans_{}_{}", now.unwrap().as_nanos(), std::process::id());
-        let store = Store::open(&StoreOptions::new(&url), &Env::system())
-            .await
-            .unwrap();
-        let execute = |sql: String| {
-            let Store::Postgres(server) = &store else {
-                panic!("it is PostgreSQL");
+        #[tokio::test(flavor = "multi_thread")]
+        #[ignore = "needs PostgreSQL and Kafka"]
+        async fn o22_database_topic_and_consumer_log_agree_on_postgresql_and_kafka() {
+            let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
+            let servers =
+                std::env::var("KAFKA_BOOTSTRAP").expect("KAFKA_BOOTSTRAP names the broker");
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            let own = format!("loans_{}_{}", now.unwrap().as_nanos(), std::process::id());
+            let store = Store::open(&StoreOptions::new(&url), &Env::system())
+                .await
+                .unwrap();
+            let execute = |sql: String| {
+                let Store::Postgres(server) = &store else {
+                    panic!("it is PostgreSQL");
+                };
+                server.run("test", move |db| db.execute_raw(sqlx::AssertSqlSafe(sql)))
             };
-            server.run("test", move |db| db.execute_raw(sqlx::AssertSqlSafe(sql)))
-        };
-        execute(format!("CREATE SCHEMA {own}")).await.unwrap();
-        let topic = own.replace('_', "-");
-        let more = format!(
-            "store: {{url: '{url}?options=-csearch_path%3D{own}'}}\n\
-             log: {{clusters: {{default: {{bootstrap-servers: ['{servers}']}}}}, \
-             topics: {{{topic}: {{partitions: 4}}}}}}\n"
-        );
-        let desk = Desk::open_with(&more, &topic, Terms::default()).await;
-        a_loan_is_paid_back(&desk).await;
-        desk.close().await;
-        execute(format!("DROP SCHEMA {own} CASCADE")).await.unwrap();
+            execute(format!("CREATE SCHEMA {own}")).await.unwrap();
+            let topic = own.replace('_', "-");
+            let more = format!(
+                "store: {{url: '{url}?options=-csearch_path%3D{own}'}}\n\
+                 log: {{clusters: {{default: {{bootstrap-servers: ['{servers}']}}}}, \
+                 topics: {{{topic}: {{partitions: 4}}}}}}\n"
+            );
+            let desk = Desk::open_with(&more, &topic, Terms::default()).await;
+            a_loan_is_paid_back(&desk).await;
+            desk.close().await;
+            execute(format!("DROP SCHEMA {own} CASCADE")).await.unwrap();
+        }
     }
 }
