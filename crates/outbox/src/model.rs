@@ -20,7 +20,7 @@ use crate::port::{
 };
 use crate::recount::OutboxRecount;
 use crate::{NewOutboxEvent, OutboxError, OutboxOptions};
-use state::ModelState;
+use state::OutboxTables;
 
 /// How often calls of the model go wrong, in a thousand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,7 +43,7 @@ pub struct OutboxModel {
 
 #[derive(Debug)]
 struct Shared {
-    state: Mutex<ModelState>,
+    state: Mutex<OutboxTables>,
     faults: Mutex<ModelFaults>,
     ids: EventIds,
     /// The clock of the database.
@@ -73,7 +73,7 @@ impl OutboxModel {
         let env = env.fork("outbox-model");
         Self {
             shared: Arc::new(Shared {
-                state: Mutex::new(ModelState::new(options)),
+                state: Mutex::new(OutboxTables::new(options)),
                 faults: Mutex::new(ModelFaults {
                     rates: OutboxRates::default(),
                     script: VecDeque::new(),
@@ -131,7 +131,7 @@ impl OutboxModel {
     async fn call<T>(
         &self,
         doing: &'static str,
-        work: impl FnOnce(&mut ModelState, i64) -> T,
+        work: impl FnOnce(&mut OutboxTables, i64) -> T,
     ) -> Result<T, OutboxError> {
         let (delay, is_refused, is_lost) = {
             let mut faults = self.shared.faults.lock();
@@ -147,11 +147,13 @@ impl OutboxModel {
         // Half of the time before it happens, half after it: a crash may come at either side.
         self.clock.sleep(delay / 2).await;
         if is_refused {
-            return Err(OutboxError::Store(StoreError::Timeout {
-                doing,
-                limit: Duration::ZERO,
-            }
-            .undone()));
+            return Err(OutboxError::Store(
+                StoreError::Timeout {
+                    doing,
+                    limit: Duration::ZERO,
+                }
+                .undone(),
+            ));
         }
         let now = self.now_ms();
         let outcome = work(&mut self.shared.state.lock(), now);
@@ -171,7 +173,10 @@ impl ModelInsert {
         for ((id, event_id), event) in self.rows.iter().zip(&self.events) {
             state.insert(*id, *event_id, event, now);
         }
-        self.rows.into_iter().map(|(_, event_id)| event_id).collect()
+        self.rows
+            .into_iter()
+            .map(|(_, event_id)| event_id)
+            .collect()
     }
 
     /// The numbers of its rows.

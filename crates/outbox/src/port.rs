@@ -269,6 +269,8 @@ pub struct ClaimedRows {
     pub rows: Vec<ClaimedRow>,
     /// Whether every lease of the claim was still held; if not, there are no rows.
     pub is_held: bool,
+    /// Whether a limit was reached, so that there may be more.
+    pub has_more: bool,
     /// The largest number that was visible. A row up to here that becomes visible later has no
     /// predecessor of its key that this claim did not see. So claims up to here may go on behind
     /// the rows that were claimed.

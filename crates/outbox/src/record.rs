@@ -11,7 +11,7 @@ pub(crate) const EVENT_TYPE: &str = "event-type";
 
 /// Why a row cannot become a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RowError {
+pub(crate) enum UnfitRow {
     #[error("the row names no topic, and neither does `outbox.{relay}.topic`")]
     NoTopic { relay: String },
     #[error("the topic of the row cannot be one: {0}")]
@@ -21,23 +21,23 @@ pub(crate) enum RowError {
 }
 
 /// The topic that a row goes to.
-pub(crate) fn topic_of(row: &ClaimedRow, options: &OutboxOptions) -> Result<Topic, RowError> {
+pub(crate) fn topic_of(row: &ClaimedRow, options: &OutboxOptions) -> Result<Topic, UnfitRow> {
     match (&row.topic, &options.topic) {
-        (Some(name), _) => Topic::new(name.clone()).map_err(RowError::Topic),
+        (Some(name), _) => Topic::new(name.clone()).map_err(UnfitRow::Topic),
         (None, Some(topic)) => Ok(topic.clone()),
-        (None, None) => Err(RowError::NoTopic {
+        (None, None) => Err(UnfitRow::NoTopic {
             relay: options.name.clone(),
         }),
     }
 }
 
 /// The record of a row: its key is the aggregate, so that the events of one aggregate keep their order.
-pub(crate) fn append_of(row: &ClaimedRow, options: &OutboxOptions) -> Result<Append, RowError> {
+pub(crate) fn append_of(row: &ClaimedRow, options: &OutboxOptions) -> Result<Append, UnfitRow> {
     let topic = topic_of(row, options)?;
     Ok(Append::new(topic, record_of(row)?))
 }
 
-pub(crate) fn record_of(row: &ClaimedRow) -> Result<Record, RowError> {
+pub(crate) fn record_of(row: &ClaimedRow) -> Result<Record, UnfitRow> {
     let record = match &row.payload {
         Some(payload) => Record::new(payload.clone()),
         None => Record::tombstone(),
@@ -59,15 +59,15 @@ pub(crate) fn record_of(row: &ClaimedRow) -> Result<Record, RowError> {
 }
 
 /// The headers of a row: values that are no texts are written as JSON.
-fn headers_of(row: &ClaimedRow) -> Result<Vec<(String, String)>, RowError> {
+fn headers_of(row: &ClaimedRow) -> Result<Vec<(String, String)>, UnfitRow> {
     let Some(text) = &row.headers else {
         return Ok(Vec::new());
     };
     let read: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(text).map_err(|error| RowError::Headers(error.to_string()))?;
-    let text = |value: serde_json::Value| match value {
-        serde_json::Value::String(text) => text,
-        other => other.to_string(),
+        serde_json::from_str(text).map_err(|error| UnfitRow::Headers(error.to_string()))?;
+    let text = |value: serde_json::Value| match value.as_str() {
+        Some(text) => text.to_owned(),
+        None => value.to_string(),
     };
     Ok(read
         .into_iter()

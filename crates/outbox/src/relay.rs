@@ -23,9 +23,9 @@ pub use shared::{RelayReport, RelayStatus};
 use crate::Outbox;
 use crate::telemetry::RelayMetrics;
 use keeper::Keeper;
-use lane::Lane;
+use lane::RelayLane;
 use shared::RelayShared;
-use upkeep::Upkeep;
+use upkeep::RelayUpkeep;
 
 /// Batches that are on their way at once.
 pub(crate) const LANES: u32 = 4;
@@ -129,10 +129,10 @@ impl Relay {
         let mut tasks = Vec::new();
         for number in 0..LANES {
             let name = format!("outbox-lane-{number}");
-            let lane = Lane::new(number, parts.clone(), &self.env.fork(&name));
+            let lane = RelayLane::new(number, parts.clone(), &self.env.fork(&name));
             tasks.push(self.env.spawn.spawn(&name, Box::pin(lane.run())));
         }
-        let upkeep = Upkeep::new(parts.clone(), &self.env);
+        let upkeep = RelayUpkeep::new(parts.clone(), &self.env);
         tasks.push(
             self.env
                 .spawn

@@ -40,9 +40,15 @@ pub async fn o06_a_row_that_waits_holds_up_its_key_and_no_other(world: &OutboxWo
     let relay = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&relay, 1).await;
     assert_eq!(events(&claimed), [first]);
-    world.settle(&relay, &claimed.rows, retry_in(LONG_LEASE)).await;
+    world
+        .settle(&relay, &claimed.rows, retry_in(LONG_LEASE))
+        .await;
     assert_eq!(events(&world.claim(&relay, 10).await), [other]);
-    world.store.retry(&RowSelection::Event(first)).await.unwrap();
+    world
+        .store
+        .retry(&RowSelection::Event(first))
+        .await
+        .unwrap();
     assert_eq!(world.claim(&relay, 10).await.rows.len(), 3);
     world.audit().await;
 }
@@ -59,7 +65,9 @@ pub async fn a_claim_goes_on_behind_the_one_before_up_to_where_it_saw(world: &Ou
     assert!(claimed.up_to >= last);
     world.settle(&relay, &claimed.rows, SettledTo::Sent).await;
     let late = world.add("k3").await;
-    let next = world.claim_between(&relay, last, Some(claimed.up_to), 100).await;
+    let next = world
+        .claim_between(&relay, last, Some(claimed.up_to), 100)
+        .await;
     let mut seen = events(&claimed);
     seen.extend(events(&next).into_iter().filter(|id| *id != late));
     assert_eq!(seen, added);
@@ -76,8 +84,12 @@ pub async fn a_due_row_behind_the_cursor_holds_up_its_key(world: &OutboxWorld) {
     let other = world.add("b").await;
     let relay = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&relay, 1).await;
-    world.settle(&relay, &claimed.rows, retry_in(Duration::ZERO)).await;
-    let behind = world.claim_between(&relay, claimed.rows[0].id, None, 10).await;
+    world
+        .settle(&relay, &claimed.rows, retry_in(Duration::ZERO))
+        .await;
+    let behind = world
+        .claim_between(&relay, claimed.rows[0].id, None, 10)
+        .await;
     // A database with one writer reads from the beginning each time.
     let seen = events(&behind);
     assert!(seen == [other] || seen.first() == Some(&first), "{seen:?}");

@@ -14,7 +14,9 @@ pub async fn rows_are_listed_by_status_and_key_and_shown_whole(world: &OutboxWor
     }
     let relay = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&relay, 2).await;
-    world.settle(&relay, &claimed.rows[..1], SettledTo::Sent).await;
+    world
+        .settle(&relay, &claimed.rows[..1], SettledTo::Sent)
+        .await;
     world.settle(&relay, &claimed.rows[1..], dead()).await;
     let list = async |status, key: Option<&str>, limit| {
         let filter = OutboxFilter {
@@ -38,10 +40,21 @@ pub async fn rows_are_listed_by_status_and_key_and_shown_whole(world: &OutboxWor
         ..OutboxFilter::default()
     };
     assert_eq!(world.store.list(&filter).await.unwrap().len(), 3);
-    let row = world.store.show(&RowSelection::Id(few[0].id)).await.unwrap().unwrap();
+    let row = world
+        .store
+        .show(&RowSelection::Id(few[0].id))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(row.payload.as_deref(), Some("{}"));
-    assert_eq!((row.type_name.as_str(), row.topic.as_deref()), ("T", Some("t")));
-    assert_eq!(world.store.show(&RowSelection::Id(9_999)).await.unwrap(), None);
+    assert_eq!(
+        (row.type_name.as_str(), row.topic.as_deref()),
+        ("T", Some("t"))
+    );
+    assert_eq!(
+        world.store.show(&RowSelection::Id(9_999)).await.unwrap(),
+        None
+    );
 }
 
 /// Dead rows come back, and rows that wait are due at once.
@@ -52,7 +65,9 @@ pub async fn o09_dead_rows_are_retried_by_number_by_event_and_all(world: &Outbox
     let relay = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&relay, 10).await;
     world.settle(&relay, &claimed.rows[..3], dead()).await;
-    world.settle(&relay, &claimed.rows[3..], retry_in(LONG_LEASE)).await;
+    world
+        .settle(&relay, &claimed.rows[3..], retry_in(LONG_LEASE))
+        .await;
     let by_number = RowSelection::Id(claimed.rows[0].id);
     assert_eq!(world.store.retry(&by_number).await.unwrap(), 1);
     let by_event = RowSelection::Event(claimed.rows[1].event_id);
@@ -75,9 +90,13 @@ pub async fn o19_purge_and_clean_up_remove_only_what_is_finished(world: &OutboxW
     }
     let relay = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&relay, 5).await;
-    world.settle(&relay, &claimed.rows[..3], SettledTo::Sent).await;
+    world
+        .settle(&relay, &claimed.rows[..3], SettledTo::Sent)
+        .await;
     world.settle(&relay, &claimed.rows[3..4], dead()).await;
-    world.settle(&relay, &claimed.rows[4..], retry_in(LONG_LEASE)).await;
+    world
+        .settle(&relay, &claimed.rows[4..], retry_in(LONG_LEASE))
+        .await;
     let purge = async |status, before_ms, limit| {
         let request = PurgeRequest {
             status,
@@ -86,7 +105,11 @@ pub async fn o19_purge_and_clean_up_remove_only_what_is_finished(world: &OutboxW
         };
         world.store.purge(request).await.unwrap()
     };
-    assert_eq!(purge(OutboxStatus::Sent, 0, 100).await, 0, "none is that old");
+    assert_eq!(
+        purge(OutboxStatus::Sent, 0, 100).await,
+        0,
+        "none is that old"
+    );
     assert_eq!(purge(OutboxStatus::Sent, LATER, 1).await, 1);
     world.audit().await;
     assert_eq!(world.store.clean(Some(LONG_LEASE), 100).await.unwrap(), 0);
@@ -113,9 +136,14 @@ pub async fn stats_count_what_waits(world: &OutboxWorld) {
     let relay = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&relay, 3).await;
     world.settle(&relay, &claimed.rows[..1], dead()).await;
-    world.settle(&relay, &claimed.rows[1..2], retry_in(LONG_LEASE)).await;
+    world
+        .settle(&relay, &claimed.rows[1..2], retry_in(LONG_LEASE))
+        .await;
     let stats = world.store.stats().await.unwrap();
-    assert_eq!((stats.pending, stats.retrying, stats.dead, stats.relays), (4, 1, 1, 1));
+    assert_eq!(
+        (stats.pending, stats.retrying, stats.dead, stats.relays),
+        (4, 1, 1, 1)
+    );
     assert!(stats.oldest_age_ms.is_some());
     let claimed = world.claim(&relay, 2).await.rows.len();
     let stats = world.store.stats().await.unwrap();

@@ -18,7 +18,12 @@ pub async fn o03_a_settle_after_the_buckets_were_taken_over_changes_nothing(worl
         let settled = world.settle(&first, &claimed.rows, to).await;
         assert_eq!(settled, Settled::Fenced);
     }
-    let row = world.store.show(&RowSelection::Event(event)).await.unwrap().unwrap();
+    let row = world
+        .store
+        .show(&RowSelection::Event(event))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((row.status, row.attempts), (OutboxStatus::Pending, 0));
     assert_eq!(world.send_all(&second).await, [event]);
     world.audit().await;
@@ -30,9 +35,20 @@ pub async fn o07_a_failed_attempt_is_written_down_and_waits(world: &OutboxWorld)
     let relay = world.relay("one", LONG_LEASE).await;
     let wait = Duration::from_secs(40);
     let claimed = world.claim(&relay, 10).await;
-    assert_eq!(world.settle(&relay, &claimed.rows, retry_in(wait)).await, Settled::Done);
-    let row = world.store.show(&RowSelection::Event(event)).await.unwrap().unwrap();
-    assert_eq!((row.status, row.attempts, row.sent), (OutboxStatus::Pending, 1, false));
+    assert_eq!(
+        world.settle(&relay, &claimed.rows, retry_in(wait)).await,
+        Settled::Done
+    );
+    let row = world
+        .store
+        .show(&RowSelection::Event(event))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (row.status, row.attempts, row.sent),
+        (OutboxStatus::Pending, 1, false)
+    );
     assert_eq!(row.last_error.as_deref(), Some("why"));
     let waits = row.next_attempt_at.unwrap() - row.last_error_at.unwrap();
     assert!((39_900..=40_100).contains(&waits), "{waits}");
@@ -48,9 +64,20 @@ pub async fn o08_a_row_that_is_given_up_on_is_dead_and_not_sent(world: &OutboxWo
     let next = world.add("a").await;
     let relay = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&relay, 1).await;
-    assert_eq!(world.settle(&relay, &claimed.rows, dead()).await, Settled::Done);
-    let row = world.store.show(&RowSelection::Event(event)).await.unwrap().unwrap();
-    assert_eq!((row.status, row.sent, row.sent_at), (OutboxStatus::Dead, false, None));
+    assert_eq!(
+        world.settle(&relay, &claimed.rows, dead()).await,
+        Settled::Done
+    );
+    let row = world
+        .store
+        .show(&RowSelection::Event(event))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (row.status, row.sent, row.sent_at),
+        (OutboxStatus::Dead, false, None)
+    );
     assert_eq!(world.send_all(&relay).await, [next], "its key goes on");
     let account = world.store.account().await.unwrap();
     assert_eq!((account.dead_lettered, account.delivered), (1, 1));
@@ -66,7 +93,9 @@ pub async fn rows_that_somebody_else_has_removed_are_told_and_the_others_settled
     let relay = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&relay, 10).await;
     // The first row fails elsewhere, so that it is not as it was claimed.
-    world.settle(&relay, &claimed.rows[..1], retry_in(LONG_LEASE)).await;
+    world
+        .settle(&relay, &claimed.rows[..1], retry_in(LONG_LEASE))
+        .await;
     let settled = world.settle(&relay, &claimed.rows, SettledTo::Sent).await;
     assert_eq!(settled, Settled::Foreign(vec![claimed.rows[0].id]));
     let status = async |id| {

@@ -15,7 +15,7 @@ use crate::recount::{FinishedRow, OutboxRecount, RowCount, show_in_flight};
 use crate::{NewOutboxEvent, OutboxOptions};
 
 #[derive(Debug)]
-pub(super) struct ModelState {
+pub(super) struct OutboxTables {
     buckets: u32,
     last_number: i64,
     rows: BTreeMap<i64, OutboxRow>,
@@ -32,7 +32,7 @@ struct ModelLease {
     until: i64,
 }
 
-impl ModelState {
+impl OutboxTables {
     pub(super) fn new(options: &OutboxOptions) -> Self {
         Self {
             buckets: options.buckets,
@@ -88,9 +88,10 @@ impl ModelState {
     }
 
     fn relays(&self, now: i64) -> u32 {
-        let alive = self.leases.iter().filter(|(name, lease)| {
-            **name == lease.owner && lease.until > now
-        });
+        let alive = self
+            .leases
+            .iter()
+            .filter(|(name, lease)| **name == lease.owner && lease.until > now);
         u32::try_from(alive.count()).unwrap_or(u32::MAX)
     }
 
@@ -154,7 +155,13 @@ impl ModelState {
         taken
     }
 
-    pub(super) fn release(&mut self, worker: &str, held: &[BucketLease], is_leaving: bool, now: i64) {
+    pub(super) fn release(
+        &mut self,
+        worker: &str,
+        held: &[BucketLease],
+        is_leaving: bool,
+        now: i64,
+    ) {
         for lease in held {
             let found = self.leases.get_mut(&lease.bucket.to_string());
             if let Some(found) = found.filter(|found| found.token == lease.token) {
@@ -175,6 +182,7 @@ impl ModelState {
         let mut claimed = ClaimedRows {
             rows: Vec::new(),
             is_held,
+            has_more: false,
             up_to: self.rows.keys().next_back().copied().unwrap_or(0),
         };
         if !is_held {
@@ -202,7 +210,8 @@ impl ModelState {
                 waiting.insert(key);
             }
             let is_wanted = row.id > *after && row.id <= up_to && !waiting.contains(key);
-            if is_wanted && claimed.rows.len() < usize::try_from(claim.limit).unwrap_or(usize::MAX) {
+            if is_wanted && claimed.rows.len() < usize::try_from(claim.limit).unwrap_or(usize::MAX)
+            {
                 claimed.rows.push(ClaimedRow {
                     id: row.id,
                     bucket,
@@ -218,6 +227,8 @@ impl ModelState {
                 });
             }
         }
+        let limit = usize::try_from(claim.limit).unwrap_or(usize::MAX);
+        claimed.has_more = claimed.rows.len() >= limit;
         if !claimed.rows.is_empty() {
             let ids = claimed.rows.iter().map(|row| row.id).collect();
             let lane = (claim.worker.clone(), claim.lane);
@@ -278,7 +289,10 @@ impl ModelState {
     fn claimed(&self, now: i64) -> BTreeMap<i64, (&str, i64)> {
         let mut claimed = BTreeMap::new();
         for ((worker, _), (at, ids)) in &self.claims {
-            let is_alive = self.leases.get(worker).is_some_and(|lease| lease.until > now);
+            let is_alive = self
+                .leases
+                .get(worker)
+                .is_some_and(|lease| lease.until > now);
             for id in ids.iter().filter(|_| is_alive) {
                 let row = self.rows.get(id);
                 if row.is_some_and(|row| row.status == OutboxStatus::Pending) {
@@ -312,7 +326,10 @@ impl ModelState {
     }
 
     pub(super) fn list(&self, filter: &OutboxFilter, now: i64) -> Vec<OutboxRow> {
-        let rows = self.rows.range(filter.after + 1..).map(|(_, row)| self.shown(row, now));
+        let rows = self
+            .rows
+            .range(filter.after + 1..)
+            .map(|(_, row)| self.shown(row, now));
         let is_wanted = |row: &OutboxRow| {
             let status = match filter.status {
                 Some(status) => row.status == status,
@@ -325,7 +342,9 @@ impl ModelState {
             payload: None,
             ..row
         });
-        wanted.take(usize::try_from(filter.limit).unwrap_or(usize::MAX)).collect()
+        wanted
+            .take(usize::try_from(filter.limit).unwrap_or(usize::MAX))
+            .collect()
     }
 
     fn is_selected(which: &RowSelection, row: &OutboxRow) -> bool {
@@ -358,7 +377,8 @@ impl ModelState {
             }
             let from = place_of(row.status, row.attempts);
             if from != Place::Queued {
-                self.books.move_one(row.event_id, Some(from), Some(Place::Queued));
+                self.books
+                    .move_one(row.event_id, Some(from), Some(Place::Queued));
             }
             (row.status, row.attempts, row.next_attempt_at) = (OutboxStatus::Pending, 0, None);
             retried += 1;

@@ -22,7 +22,7 @@ const RESCAN: Duration = Duration::from_secs(1);
 /// The longest error that is kept.
 const ERROR_LIMIT: usize = 500;
 
-pub(super) struct Lane {
+pub(super) struct RelayLane {
     number: u32,
     parts: RelayParts,
     clock: Arc<dyn Clock>,
@@ -49,7 +49,7 @@ enum Next {
     Wait(Duration),
 }
 
-impl Lane {
+impl RelayLane {
     pub(super) fn new(number: u32, parts: RelayParts, env: &Env) -> Self {
         Self {
             number,
@@ -93,7 +93,6 @@ impl Lane {
         let began = self.clock.elapsed();
         let claim = self.next_claim(&leases, began);
         let is_whole = claim.up_to.is_none();
-        let limit = claim.limit;
         let claimed = match self
             .pulse
             .waiting(self.parts.outbox.store().claim(claim))
@@ -119,7 +118,7 @@ impl Lane {
             self.cursor = LaneCursor::default();
             return Next::Wait(Duration::ZERO);
         }
-        self.cursor.advance(&claimed, limit);
+        self.cursor.advance(&claimed);
         self.work(leases, claimed.rows).await
     }
 
@@ -149,7 +148,9 @@ impl Lane {
     }
 
     /// Publishes and settles.
-    async fn work(&mut self, leases: Vec<BucketLease>, rows: Vec<ClaimedRow>) -> Next {
+    async fn work(&mut self, mut leases: Vec<BucketLease>, rows: Vec<ClaimedRow>) -> Next {
+        // What happens to the others is no matter of this batch.
+        leases.retain(|lease| rows.iter().any(|row| row.bucket == lease.bucket));
         let published = self.publish(&rows).await;
         let mut away = published.away.as_ref().map(error_chain_of);
         let mut settled = Vec::with_capacity(rows.len());
@@ -202,6 +203,10 @@ impl Lane {
                 attempts_before: row.attempts,
                 to,
             });
+        }
+        if settled.len() < rows.len() {
+            // What is left must come before whatever follows it: the next claim begins anew.
+            self.cursor = LaneCursor::default();
         }
         let has_settled = !settled.is_empty();
         if has_settled {
@@ -278,11 +283,10 @@ impl Lane {
         counts: BatchCounts,
         size: usize,
     ) {
-        let used = |lease: &BucketLease| leases.contains(lease);
         let settlement = BatchSettlement {
             worker: self.parts.worker.to_string(),
             lane: self.number,
-            leases: leases.iter().copied().filter(used).collect(),
+            leases,
             rows,
         };
         let mut has_failed = false;
@@ -361,10 +365,9 @@ impl Lane {
 
 impl LaneCursor {
     /// Goes on behind these rows, if there may be more; else the next claim begins anew.
-    fn advance(&mut self, claimed: &ClaimedRows, limit: u32) {
+    fn advance(&mut self, claimed: &ClaimedRows) {
         let up_to = self.up_to.unwrap_or(claimed.up_to);
-        let is_all = claimed.rows.len() < usize::try_from(limit).unwrap_or(usize::MAX);
-        if is_all || up_to == i64::MAX {
+        if !claimed.has_more || up_to == i64::MAX {
             *self = Self {
                 began: self.began,
                 ..Self::default()

@@ -15,12 +15,12 @@ const CLEAN: Duration = Duration::from_secs(60);
 /// Rows that one transaction removes.
 const BATCH: u32 = 5_000;
 
-pub(super) struct Upkeep {
+pub(super) struct RelayUpkeep {
     parts: RelayParts,
     clock: Arc<dyn Clock>,
 }
 
-impl Upkeep {
+impl RelayUpkeep {
     pub(super) fn new(parts: RelayParts, env: &Env) -> Self {
         Self {
             parts,

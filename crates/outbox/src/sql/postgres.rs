@@ -37,28 +37,20 @@ const RELEASE: &str =
     "UPDATE tidegate_lease l SET until = clock_timestamp() - interval '1 millisecond'
     FROM unnest($2::int8[], $3::int8[]) h(bucket, token)
     WHERE l.name = {lease} || h.bucket AND l.token = h.token AND l.owner = $1";
-/// The rows of each bucket by number, and how far the table goes in the same snapshot. The limit per
-/// bucket keeps it from reading far more than it takes.
+/// The next rows, and how far the table goes in the same snapshot.
 const CLAIM: &str = "WITH asked AS MATERIALIZED (
-        SELECT a.bucket::int4 AS bucket, a.after
+        SELECT a.bucket, a.after
         FROM unnest($1::int8[], $2::int8[], $3::int8[]) a(bucket, token, after)
         JOIN tidegate_lease l ON l.name = {lease} || a.bucket AND l.token = a.token
             AND l.until > clock_timestamp()),
     held AS MATERIALIZED (SELECT count(*) = cardinality($1::int8[]) AS ok FROM asked),
     next AS MATERIALIZED (
-        SELECT r.* FROM asked a CROSS JOIN LATERAL (
-            SELECT e.id, e.bucket, e.event_id, e.aggregate_id, e.aggregate_type, e.type, e.topic, e.payload,
-                e.headers::text AS headers, e.attempts,
-                (extract(epoch FROM e.created_at) * 1000)::int8 AS created_ms
-            FROM {table} e
-            WHERE e.bucket = a.bucket AND e.status = 'PENDING' AND e.id > a.after AND e.id <= $4
-              AND NOT EXISTS (
-                SELECT 1 FROM {table} w
-                WHERE w.status = 'PENDING' AND w.next_attempt_at IS NOT NULL
-                  AND w.aggregate_id = e.aggregate_id AND w.id <= e.id
-                  AND (w.next_attempt_at > clock_timestamp() OR w.id <= a.after))
-            ORDER BY e.id LIMIT $5) r
-        WHERE (SELECT ok FROM held) ORDER BY r.id LIMIT $6),
+        SELECT e.id, e.bucket, e.event_id, e.aggregate_id, e.aggregate_type, e.type, e.topic, e.payload,
+            e.headers::text AS headers, e.attempts,
+            (extract(epoch FROM e.created_at) * 1000)::int8 AS created_ms
+        FROM {table}_next((SELECT array_agg(bucket ORDER BY bucket) FROM asked),
+            (SELECT array_agg(after ORDER BY bucket) FROM asked), $4, $5, $6) e
+        WHERE (SELECT ok FROM held)),
     noted AS (
         INSERT INTO {table}_claim (lane, locked_by, locked_at, ids)
         SELECT $7, $8, clock_timestamp(), array_agg(n.id) FROM next n HAVING count(*) > 0
@@ -116,6 +108,9 @@ const CLEAN: &str = "DELETE FROM {table} WHERE id IN (
           AND sent_at < clock_timestamp() - $1::int8 * interval '1 millisecond'
         ORDER BY id LIMIT $2::int8 FOR UPDATE SKIP LOCKED)
     RETURNING event_id, status, attempts";
+
+/// So many rows of a bucket are read at least, if the claim takes as many.
+const FEW: i64 = 10;
 
 impl OutboxDatabase for Postgres {
     fn now_ms(&self) -> Option<i64> {
@@ -234,8 +229,8 @@ impl OutboxConnection for PgConnection {
             let buckets = i64::try_from(claim.buckets.len())
                 .unwrap_or(i64::MAX)
                 .max(1);
-            // Four times its share, so that a busy bucket is not held to the pace of an idle one.
-            let per_bucket = (limit * 4 / buckets).clamp(1, limit);
+            // Twice its share, so that a busy bucket is not held to the pace of an idle one.
+            let per_bucket = (limit * 2 / buckets).max(FEW).min(limit);
             let rows = sqlx::query(text.claim.sql())
                 .bind(of(|one| i64::from(one.lease.bucket)))
                 .bind(of(|one| one.lease.token))
@@ -255,6 +250,19 @@ impl OutboxConnection for PgConnection {
                     claimed.rows.push(claimed_row(row)?);
                 }
             }
+            let count = |bucket| {
+                claimed
+                    .rows
+                    .iter()
+                    .filter(|row| row.bucket == bucket)
+                    .count()
+            };
+            let is_cut = |rows: usize, limit: i64| i64::try_from(rows).is_ok_and(|n| n >= limit);
+            claimed.has_more = is_cut(claimed.rows.len(), limit)
+                || claim
+                    .buckets
+                    .iter()
+                    .any(|one| is_cut(count(one.lease.bucket), per_bucket));
             Ok(claimed)
         })
     }

@@ -198,6 +198,7 @@ impl OutboxConnection for SqliteConnection {
                 for row in &self.rows(text.claim.sql(), &values).await? {
                     claimed.rows.push(claimed_row(row)?);
                 }
+                claimed.has_more = i64::try_from(claimed.rows.len()).is_ok_and(|n| n >= limit);
             }
             Ok(claimed)
         })

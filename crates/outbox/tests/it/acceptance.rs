@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::Component;
 use tidegate_core::env::Env;
+use tidegate_core::{GroupName, Offset};
 use tidegate_core::{HealthStatus, Topic};
 use tidegate_log::{
-    Append, Batch, Committed, Join, Log, LogError, LogFuture, Read, RecordPosition, Session, TopicConfig,
-    TopicDescription, TopicPartition,
+    Append, Batch, Committed, Join, Log, LogError, LogFuture, Read, RecordPosition, Session,
+    TopicConfig, TopicDescription, TopicPartition,
 };
-use tidegate_core::{GroupName, Offset};
 use tidegate_outbox::{
-    NewOutboxEvent, OnExhausted, OutboxComponent, OutboxFilter, OutboxOptions, OutboxStatus, RowSelection,
+    NewOutboxEvent, OnExhausted, OutboxComponent, OutboxFilter, OutboxOptions, OutboxStatus,
+    RowSelection,
 };
 
 use crate::backend::{
@@ -68,7 +69,8 @@ impl SwitchedLog {
     }
 
     fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, std::sync::atomic::Ordering::SeqCst);
+        self.is_away
+            .store(is_away, std::sync::atomic::Ordering::SeqCst);
     }
 
     fn check(&self) -> Result<(), LogError> {
@@ -106,7 +108,8 @@ impl Log for SwitchedLog {
     fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(async {
             self.check()?;
-            self.appends.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            self.appends
+                .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             self.beneath.append(records).await
         })
     }
@@ -153,13 +156,23 @@ async fn o01_event_and_business_row_commit_together_or_not_at_all(backend: &Back
     run(&backend.store, "CREATE TABLE loan (id integer PRIMARY KEY)").await;
     for (number, is_committed) in [(1, true), (2, false), (3, true)] {
         let mut tx = backend.store.begin().await.unwrap();
-        outbox.insert_in(&mut tx, &[event("loan", number)]).await.unwrap();
-        let insert = tidegate_store::sqlx::AssertSqlSafe(format!("INSERT INTO loan VALUES ({number})"));
+        outbox
+            .insert_in(&mut tx, &[event("loan", number)])
+            .await
+            .unwrap();
+        let insert =
+            tidegate_store::sqlx::AssertSqlSafe(format!("INSERT INTO loan VALUES ({number})"));
         if let Some(connection) = tx.postgres() {
-            tidegate_store::sqlx::raw_sql(insert).execute(connection).await.unwrap();
+            tidegate_store::sqlx::raw_sql(insert)
+                .execute(connection)
+                .await
+                .unwrap();
         } else {
             let connection = tx.sqlite().unwrap();
-            tidegate_store::sqlx::raw_sql(insert).execute(connection).await.unwrap();
+            tidegate_store::sqlx::raw_sql(insert)
+                .execute(connection)
+                .await
+                .unwrap();
         }
         match is_committed {
             true => tx.commit().await.unwrap(),
@@ -190,7 +203,9 @@ async fn fill(outbox: &tidegate_outbox::Outbox, keys: u64, each: u64) {
 
 fn expected(keys: u64, each: u64) -> BTreeMap<String, Vec<u64>> {
     let numbers: Vec<u64> = (0..each).collect();
-    (0..keys).map(|key| (format!("key-{key}"), numbers.clone())).collect()
+    (0..keys)
+        .map(|key| (format!("key-{key}"), numbers.clone()))
+        .collect()
 }
 
 async fn o02_several_relays_publish_each_event_once(backend: &Backend) {
@@ -204,7 +219,9 @@ async fn o02_several_relays_publish_each_event_once(backend: &Backend) {
     until_drained(&outbox).await;
     // Each of them gets its share.
     until("the buckets are shared out", async || {
-        relays.iter().all(|one| (1..=6).contains(&one.relay.status().buckets))
+        relays
+            .iter()
+            .all(|one| (1..=6).contains(&one.relay.status().buckets))
     })
     .await;
     fill(&outbox, 20, 1).await;
@@ -230,8 +247,9 @@ async fn o04_events_of_a_key_stay_in_order_with_eight_relays_and_failures(backen
         relays.push(RunningRelay::start(&own, &as_log));
     }
     for number in 0..30 {
-        let events: Vec<NewOutboxEvent> =
-            (0..10).map(|key| event(&format!("key-{key}"), number)).collect();
+        let events: Vec<NewOutboxEvent> = (0..10)
+            .map(|key| event(&format!("key-{key}"), number))
+            .collect();
         outbox.insert(&events).await.unwrap();
         log.set_away(number % 7 == 3);
         if number % 10 == 5 {
@@ -255,11 +273,22 @@ async fn o06_a_failing_event_holds_up_only_its_key(backend: &Backend) {
     options.max_attempts = 4;
     let outbox = backend.outbox(options).await;
     let missing = event("bad", 1).topic("no-such-topic");
-    let events = [missing, event("bad", 2), event("good", 1), event("bad", 3), event("good", 2)];
+    let events = [
+        missing,
+        event("bad", 2),
+        event("good", 1),
+        event("bad", 3),
+        event("good", 2),
+    ];
     outbox.insert(&events).await.unwrap();
     let relay = RunningRelay::start(&outbox, &backend.log);
     until("the good key is published", async || {
-        backend.first_occurrences().await.0.get("good").is_some_and(|seen| seen.len() == 2)
+        backend
+            .first_occurrences()
+            .await
+            .0
+            .get("good")
+            .is_some_and(|seen| seen.len() == 2)
     })
     .await;
     // After its attempts the dead letter is written, and the rest of its key goes on.
@@ -281,15 +310,26 @@ async fn o06_a_blocked_key_waits_and_goes_on_when_it_can(backend: &Backend) {
     let outbox = backend.outbox(options).await;
     let later = format!("{}-later", backend.topic);
     let ids = outbox
-        .insert(&[event("k", 1).topic(later.clone()), event("k", 2), event("other", 1)])
+        .insert(&[
+            event("k", 1).topic(later.clone()),
+            event("k", 2),
+            event("other", 1),
+        ])
         .await
         .unwrap();
     let relay = RunningRelay::start(&outbox, &backend.log);
-    until("it was tried more often than it may", async || row(&outbox, ids[0]).await.attempts > 5).await;
+    until("it was tried more often than it may", async || {
+        row(&outbox, ids[0]).await.attempts > 5
+    })
+    .await;
     assert_eq!(row(&outbox, ids[1]).await.status, OutboxStatus::Pending);
     assert_eq!(row(&outbox, ids[2]).await.status, OutboxStatus::Sent);
     let topic = Topic::new(later.clone()).unwrap();
-    backend.log.create_topic(&topic, TopicConfig::new(1)).await.unwrap();
+    backend
+        .log
+        .create_topic(&topic, TopicConfig::new(1))
+        .await
+        .unwrap();
     until_drained(&outbox).await;
     relay.stop().await;
     assert_eq!(backend.records(&later).await.len(), 1);
@@ -301,9 +341,15 @@ async fn o07_attempts_error_and_next_attempt_are_in_the_row(backend: &Backend) {
     options.backoff_initial = Duration::from_secs(30);
     options.backoff_max = Duration::from_secs(60);
     let outbox = backend.outbox(options).await;
-    let ids = outbox.insert(&[event("k", 1).topic("no-such-topic")]).await.unwrap();
+    let ids = outbox
+        .insert(&[event("k", 1).topic("no-such-topic")])
+        .await
+        .unwrap();
     let relay = RunningRelay::start(&outbox, &backend.log);
-    until("an attempt was made", async || row(&outbox, ids[0]).await.attempts == 1).await;
+    until("an attempt was made", async || {
+        row(&outbox, ids[0]).await.attempts == 1
+    })
+    .await;
     relay.stop().await;
     let row = row(&outbox, ids[0]).await;
     let error = row.last_error.unwrap();
@@ -311,7 +357,11 @@ async fn o07_attempts_error_and_next_attempt_are_in_the_row(backend: &Backend) {
     let wait = row.next_attempt_at.unwrap() - row.last_error_at.unwrap();
     assert!((26_000..=34_000).contains(&wait), "{wait}");
     assert_eq!((row.status, row.sent), (OutboxStatus::Pending, false));
-    assert!(row.locked_by.unwrap().contains(&std::process::id().to_string()));
+    assert!(
+        row.locked_by
+            .unwrap()
+            .contains(&std::process::id().to_string())
+    );
 }
 
 async fn o08_a_row_that_is_given_up_on_is_in_the_dlq_with_its_history(backend: &Backend) {
@@ -327,8 +377,14 @@ async fn o08_a_row_that_is_given_up_on_is_in_the_dlq_with_its_history(backend: &
     .await;
     let config = backend.log.describe(&described).await.unwrap().config;
     assert_eq!((config.partitions, config.retention), (3, None));
-    let ids = outbox.insert(&[event("k", 7).topic("no-such-topic")]).await.unwrap();
-    until("it is dead", async || row(&outbox, ids[0]).await.status == OutboxStatus::Dead).await;
+    let ids = outbox
+        .insert(&[event("k", 7).topic("no-such-topic")])
+        .await
+        .unwrap();
+    until("it is dead", async || {
+        row(&outbox, ids[0]).await.status == OutboxStatus::Dead
+    })
+    .await;
     relay.stop().await;
     let row = row(&outbox, ids[0]).await;
     assert_eq!((row.sent, row.attempts), (false, 3));
@@ -343,7 +399,13 @@ async fn o08_a_row_that_is_given_up_on_is_in_the_dlq_with_its_history(backend: &
     assert_eq!(header("x-tidegate-outbox-row"), row.id.to_string());
     let message = header("x-eventbus-last-exception-message");
     assert!(message.contains("no-such-topic"), "{message}");
-    assert!(backend.log.describe(&Topic::new("no-such-topic").unwrap()).await.is_err());
+    assert!(
+        backend
+            .log
+            .describe(&Topic::new("no-such-topic").unwrap())
+            .await
+            .is_err()
+    );
     audit(&outbox, &backend.log).await;
 }
 
@@ -351,7 +413,10 @@ async fn o08_a_payload_that_the_dlq_refuses_stays_in_its_row(backend: &Backend) 
     let outbox = backend.outbox(backend.options()).await;
     let huge = "x".repeat(5 * 1024 * 1024);
     let ids = outbox
-        .insert(&[NewOutboxEvent::new("k", "Huge", huge.clone()), event("k", 2)])
+        .insert(&[
+            NewOutboxEvent::new("k", "Huge", huge.clone()),
+            event("k", 2),
+        ])
         .await
         .unwrap();
     let relay = RunningRelay::start(&outbox, &backend.log);
@@ -373,25 +438,43 @@ async fn o08_a_payload_that_the_dlq_refuses_stays_in_its_row(backend: &Backend) 
 async fn o09_a_dead_row_is_retried_and_sent(backend: &Backend) {
     let outbox = backend.outbox(backend.options()).await;
     let later = format!("{}-later", backend.topic);
-    let ids = outbox.insert(&[event("k", 1).topic(later.clone())]).await.unwrap();
+    let ids = outbox
+        .insert(&[event("k", 1).topic(later.clone())])
+        .await
+        .unwrap();
     let relay = RunningRelay::start(&outbox, &backend.log);
-    until("it is dead", async || row(&outbox, ids[0]).await.status == OutboxStatus::Dead).await;
+    until("it is dead", async || {
+        row(&outbox, ids[0]).await.status == OutboxStatus::Dead
+    })
+    .await;
     let topic = Topic::new(later.clone()).unwrap();
-    backend.log.create_topic(&topic, TopicConfig::new(1)).await.unwrap();
+    backend
+        .log
+        .create_topic(&topic, TopicConfig::new(1))
+        .await
+        .unwrap();
     assert_eq!(outbox.retry(&RowSelection::Event(ids[0])).await.unwrap(), 1);
     until("it is sent", async || row(&outbox, ids[0]).await.sent).await;
     relay.stop().await;
     assert_eq!(backend.records(&later).await.len(), 1);
     audit(&outbox, &backend.log).await;
     assert!(outbox.purge(OutboxStatus::Pending, i64::MAX).await.is_err());
-    assert_eq!(outbox.purge(OutboxStatus::Sent, i64::MAX / 2).await.unwrap(), 1);
+    assert_eq!(
+        outbox
+            .purge(OutboxStatus::Sent, i64::MAX / 2)
+            .await
+            .unwrap(),
+        1
+    );
     audit(&outbox, &backend.log).await;
 }
 
 async fn o10_records_carry_type_id_and_trace(backend: &Backend) {
     let outbox = backend.outbox(backend.options()).await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let traced = event("loan-7", 1).header("traceparent", trace).header("tracestate", "a=b");
+    let traced = event("loan-7", 1)
+        .header("traceparent", trace)
+        .header("tracestate", "a=b");
     let ids = outbox.insert(&[traced]).await.unwrap();
     let relay = RunningRelay::start(&outbox, &backend.log);
     until_drained(&outbox).await;
@@ -415,12 +498,18 @@ async fn o11_a_log_that_is_away_costs_no_attempt_and_loses_nothing(backend: &Bac
     until_drained(&outbox).await;
     log.set_away(true);
     fill(&outbox, 5, 5).await;
-    until("the relay has noticed", async || relay.relay.status().log_trouble.is_some()).await;
+    until("the relay has noticed", async || {
+        relay.relay.status().log_trouble.is_some()
+    })
+    .await;
     assert_eq!(outbox.stats().await.unwrap().retrying, 0);
     assert_eq!(relay.relay.stuck(), None, "waiting is not standing still");
     log.set_away(false);
     until_drained(&outbox).await;
-    until("the trouble is over", async || relay.relay.status().log_trouble.is_none()).await;
+    until("the trouble is over", async || {
+        relay.relay.status().log_trouble.is_none()
+    })
+    .await;
     let report = relay.stop().await;
     assert_eq!((report.sent, report.failed, report.dead), (50, 0, 0));
     assert_eq!(backend.records(backend.topic.as_str()).await.len(), 50);
@@ -431,7 +520,9 @@ async fn o13_a_batch_is_one_claim_and_one_settle(backend: &Backend) {
     let mut options = backend.options();
     options.batch_size = 1_000;
     let outbox = backend.outbox(options).await;
-    let events: Vec<NewOutboxEvent> = (0..1_000).map(|n| event(&format!("key-{}", n % 50), n)).collect();
+    let events: Vec<NewOutboxEvent> = (0..1_000)
+        .map(|n| event(&format!("key-{}", n % 50), n))
+        .collect();
     outbox.insert(&events).await.unwrap();
     let log = SwitchedLog::new(&backend.log);
     let as_log: Arc<dyn Log> = Arc::clone(&log) as Arc<dyn Log>;
@@ -456,7 +547,10 @@ async fn o16_health_names_a_missing_topic_and_a_log_that_is_away(backend: &Backe
     let running = tokio::spawn(Arc::clone(&component).run(stop));
     assert_eq!(component.health().await.status, HealthStatus::Up);
     let later = format!("{}-later", backend.topic);
-    outbox.insert(&[event("k", 1).topic(later.clone())]).await.unwrap();
+    outbox
+        .insert(&[event("k", 1).topic(later.clone())])
+        .await
+        .unwrap();
     until("the missing topic is named", async || {
         let health = component.health().await;
         let message = health.message.unwrap_or_default();
@@ -470,9 +564,16 @@ async fn o16_health_names_a_missing_topic_and_a_log_that_is_away(backend: &Backe
     assert_eq!(component.stalled(), None);
     log.set_away(false);
     let topic = Topic::new(later).unwrap();
-    backend.log.create_topic(&topic, TopicConfig::new(1)).await.unwrap();
+    backend
+        .log
+        .create_topic(&topic, TopicConfig::new(1))
+        .await
+        .unwrap();
     until_drained(&outbox).await;
-    until("it recovers by itself", async || component.health().await.status == HealthStatus::Up).await;
+    until("it recovers by itself", async || {
+        component.health().await.status == HealthStatus::Up
+    })
+    .await;
     trigger.stop();
     running.await.unwrap();
 }
@@ -485,7 +586,10 @@ async fn o17_a_stop_under_load_releases_everything(backend: &Backend) {
     let outbox = backend.outbox(options.clone()).await;
     fill(&outbox, 20, 50).await;
     let relay = RunningRelay::start(&outbox, &backend.log);
-    until("it works", async || outbox.stats().await.unwrap().pending < 900).await;
+    until("it works", async || {
+        outbox.stats().await.unwrap().pending < 900
+    })
+    .await;
     let began = Instant::now();
     let first = relay.stop().await;
     assert!(began.elapsed() < Duration::from_secs(30));
@@ -508,7 +612,10 @@ async fn o19_sent_rows_are_cleaned_up_after_their_time(backend: &Backend) {
     };
     let outbox = backend.outbox(options).await;
     fill(&outbox, 5, 4).await;
-    outbox.insert(&[event("bad", 1).topic("no-such-topic")]).await.unwrap();
+    outbox
+        .insert(&[event("bad", 1).topic("no-such-topic")])
+        .await
+        .unwrap();
     let relay = RunningRelay::start(&outbox, &backend.log);
     until_drained(&outbox).await;
     relay.stop().await;

@@ -101,7 +101,9 @@ impl Backend {
 
     pub(crate) async fn outbox(&self, options: OutboxOptions) -> Outbox {
         migrate(&self.store, &options).await.unwrap();
-        Outbox::open(&self.store, options, &Env::system()).await.unwrap()
+        Outbox::open(&self.store, options, &Env::system())
+            .await
+            .unwrap()
     }
 
     /// The same table through other connections, as another process has it.
@@ -211,7 +213,8 @@ pub(crate) async fn until_drained(outbox: &Outbox) {
 
 /// The books agree with the table and with the topics.
 pub(crate) async fn audit(outbox: &Outbox, log: &Arc<dyn Log>) {
-    let component = tidegate_outbox::OutboxComponent::inspected(outbox.clone(), Some(Arc::clone(log)));
+    let component =
+        tidegate_outbox::OutboxComponent::inspected(outbox.clone(), Some(Arc::clone(log)));
     let audited = tidegate_core::Component::audit(&component).await.unwrap();
     assert_eq!(audited[0].missing, []);
     assert_eq!((audited[0].unaccounted, audited[0].unverifiable), (0, 0));

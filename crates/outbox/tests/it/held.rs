@@ -27,15 +27,26 @@ async fn publishes_beside(backend: &Backend, held: &Store) {
     let outbox = backend.outbox(backend.options()).await;
     let relay = RunningRelay::start(&outbox, &backend.log);
     let mut open = held.begin().await.unwrap();
-    on(&mut open, "CREATE TEMPORARY TABLE held_open (n integer); INSERT INTO held_open VALUES (1)").await;
+    on(
+        &mut open,
+        "CREATE TEMPORARY TABLE held_open (n integer); INSERT INTO held_open VALUES (1)",
+    )
+    .await;
     let span = Duration::from_secs(if is_long() { 600 } else { 3 });
     let (began, mut number) = (Instant::now(), 0);
     while began.elapsed() < span {
         let sent = Instant::now();
-        outbox.insert(&[event("a", number), event("b", number)]).await.unwrap();
+        outbox
+            .insert(&[event("a", number), event("b", number)])
+            .await
+            .unwrap();
         number += 1;
         until_drained(&outbox).await;
-        assert!(sent.elapsed() < Duration::from_secs(5), "{:?}", sent.elapsed());
+        assert!(
+            sent.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            sent.elapsed()
+        );
     }
     open.rollback().await.unwrap();
     relay.stop().await;
@@ -90,7 +101,8 @@ mod needs_kafka {
             add(&outbox, &mut other, "o", 1).await;
             other.commit().await.unwrap();
             until("the second writer waits for the first", async || {
-                let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+                let waiting =
+                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
                 ask(&backend.store, waiting).await > 0
             })
             .await;

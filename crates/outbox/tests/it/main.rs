@@ -9,5 +9,6 @@ mod acceptance;
 mod backend;
 mod books;
 mod held;
+mod metrics;
 mod simulation;
 mod stores;

@@ -18,7 +18,8 @@ use tidegate_log::{
 };
 use tidegate_outbox::model::{OutboxModel, OutboxRates};
 use tidegate_outbox::{
-    NewOutboxEvent, Outbox, OutboxComponent, OutboxFilter, OutboxOptions, OutboxStatus, OutboxStore, Relay,
+    NewOutboxEvent, Outbox, OutboxComponent, OutboxFilter, OutboxOptions, OutboxStatus,
+    OutboxStore, Relay,
 };
 use tidegate_sim::{Node, Sim, SimLog, is_long, is_one_seed, seeds};
 
@@ -167,7 +168,9 @@ async fn write(model: OutboxModel, env: Env, world: Arc<World>) {
     let mut random = env.entropy.fork("writer");
     let step = || world.steps.fetch_add(1, Ordering::Relaxed);
     loop {
-        env.clock.sleep(Duration::from_millis(random.below(150))).await;
+        env.clock
+            .sleep(Duration::from_millis(random.below(150)))
+            .await;
         if world.is_calm.load(Ordering::Relaxed) {
             return;
         }
@@ -282,7 +285,9 @@ fn simulate(seed: u64) -> u64 {
     let writes = write(model.on(&env), env, Arc::clone(&world));
     drop(writer.start("writer", writes));
     let count = 1 + seed % 8;
-    let nodes: Vec<Node> = (0..count).map(|n| sim.node(&format!("relay {n}"))).collect();
+    let nodes: Vec<Node> = (0..count)
+        .map(|n| sim.node(&format!("relay {n}")))
+        .collect();
     let mut triggers: BTreeMap<usize, ShutdownTrigger> = BTreeMap::new();
     for (index, node) in nodes.iter().enumerate() {
         triggers.insert(index, scene.start(node));
@@ -346,7 +351,11 @@ fn simulate(seed: u64) -> u64 {
     let (read, dead_or_sent) = sim.block_on(&broker, async move {
         let component = OutboxComponent::inspected(outbox.clone(), Some(Arc::clone(&as_log)));
         let audited = component.audit().await.unwrap().remove(0);
-        assert_eq!((audited.unaccounted, audited.unverifiable), (0, 0), "{audited:?}");
+        assert_eq!(
+            (audited.unaccounted, audited.unverifiable),
+            (0, 0),
+            "{audited:?}"
+        );
         let filter = OutboxFilter {
             status: Some(OutboxStatus::Dead),
             limit: 100_000,
@@ -368,7 +377,12 @@ async fn ids_of(log: &dyn Log, topic: &Topic) -> Vec<EventId> {
         while next < partition.end {
             let batch = log.read(Read::new(at.clone(), next)).await.unwrap();
             next = batch.next;
-            ids.extend(batch.records.iter().map(|one| one.event_id(log.cluster(), &at)));
+            ids.extend(
+                batch
+                    .records
+                    .iter()
+                    .map(|one| one.event_id(log.cluster(), &at)),
+            );
         }
     }
     ids

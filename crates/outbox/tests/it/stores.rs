@@ -112,7 +112,9 @@ pub(crate) async fn drop_schema(store: &Store, schema: &str) {
 async fn world(store: &Store) -> OutboxWorld {
     migrate(store, &options()).await.unwrap();
     assert_eq!(migrate(store, &options()).await.unwrap(), 0);
-    let outbox = Outbox::open(store, options(), &Env::system()).await.unwrap();
+    let outbox = Outbox::open(store, options(), &Env::system())
+        .await
+        .unwrap();
     OutboxWorld::new(Arc::clone(outbox.store()))
 }
 
@@ -166,11 +168,18 @@ mod needs_postgres {
 #[test]
 fn every_rule_is_a_test_on_every_store() {
     let this = std::env::current_exe().unwrap();
-    let listed = Command::new(this).args(["--list", "--include-ignored"]).output();
+    let listed = Command::new(this)
+        .args(["--list", "--include-ignored"])
+        .output();
     let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
     let mut rules: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for line in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
-        let line = line.strip_prefix("stores::").and_then(|l| l.split_once("::"));
+    for line in listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+    {
+        let line = line
+            .strip_prefix("stores::")
+            .and_then(|l| l.split_once("::"));
         if let Some((store, rule)) = line {
             rules.entry(store).or_default().insert(rule);
         }
