@@ -262,6 +262,16 @@ pub struct ClaimedRow {
     pub created_ms: i64,
 }
 
+impl ClaimedRow {
+    /// The trace that its event belongs to, where its headers name one; for the log.
+    #[must_use]
+    pub fn trace_id(&self) -> Option<String> {
+        let headers: serde_json::Value = serde_json::from_str(self.headers.as_deref()?).ok()?;
+        let parent = headers.get("traceparent")?.as_str()?;
+        parent.split('-').nth(1).map(str::to_owned)
+    }
+}
+
 /// The rows of a claim, by ascending number within each bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClaimedRows {

@@ -168,7 +168,8 @@ impl RelayLane {
                 RowFate::Leave => continue,
                 RowFate::Sent => SettledTo::Sent,
                 RowFate::RetryIn { wait, error } => {
-                    tracing::warn!(row = row.id, event = %row.event_id, attempts = row.attempts + 1, %error, "a row could not be published");
+                    let (attempts, trace_id) = (row.attempts + 1, row.trace_id());
+                    tracing::warn!(row = row.id, event = %row.event_id, trace_id, attempts, %error, "a row could not be published");
                     SettledTo::Retry {
                         wait,
                         error: shortened(error),
@@ -262,7 +263,8 @@ impl RelayLane {
             .await
         {
             Buried::Done => {
-                tracing::warn!(row = row.id, event = %row.event_id, %error, "a row was given up on");
+                let trace_id = row.trace_id();
+                tracing::warn!(row = row.id, event = %row.event_id, trace_id, %error, "a row was given up on");
                 Ok(SettledTo::Dead {
                     error: shortened(error),
                 })

@@ -362,4 +362,47 @@ mod tests {
         shared.renewed(now, Duration::ZERO, &[lease(0)], 2);
         assert!(!shared.is_valid());
     }
+
+    /// A clock that a test moves.
+    #[derive(Debug, Default)]
+    struct MovedClock(std::sync::atomic::AtomicU64);
+
+    impl Clock for MovedClock {
+        fn now(&self) -> std::time::SystemTime {
+            std::time::UNIX_EPOCH + self.elapsed()
+        }
+
+        fn elapsed(&self) -> Duration {
+            Duration::from_secs(self.0.load(std::sync::atomic::Ordering::Relaxed))
+        }
+
+        fn sleep(&self, _: Duration) -> tidegate_core::env::Sleep {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[test]
+    fn o16_a_loop_that_died_stands_still_and_one_that_waits_does_not() {
+        let clock = Arc::new(MovedClock::default());
+        let pass = |seconds| {
+            clock
+                .0
+                .fetch_add(seconds, std::sync::atomic::Ordering::Relaxed)
+        };
+        let shared = Arc::new(RelayShared::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let lane = LoopPulse::new(&shared, "lane-0".to_owned());
+        let ended = LoopPulse::new(&shared, "upkeep".to_owned());
+        ended.end();
+        let mut waits = Box::pin(lane.waiting(std::future::pending::<()>()));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        pass(3_600);
+        assert_eq!(shared.stuck(), None, "it waits for a broker");
+        drop(waits);
+        // A panic takes it along.
+        drop(lane);
+        assert_eq!(shared.stuck(), None);
+        pass(31);
+        assert_eq!(shared.stuck().as_deref(), Some("lane-0"));
+    }
 }
