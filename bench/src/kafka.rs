@@ -79,7 +79,7 @@ pub(crate) fn run() {
 }
 
 /// The broker of the environment, or of this checkout.
-fn servers() -> Option<String> {
+pub(crate) fn servers() -> Option<String> {
     if let Ok(servers) = std::env::var("KAFKA_BOOTSTRAP") {
         return Some(servers);
     }

@@ -10,6 +10,7 @@ mod kafka;
 mod log;
 mod logger;
 mod measure;
+mod outbox;
 mod program;
 mod queue;
 mod report;
@@ -18,12 +19,13 @@ mod server;
 use std::process::ExitCode;
 
 /// The benches by name.
-const BENCHES: [(&str, fn()); 6] = [
+const BENCHES: [(&str, fn()); 7] = [
     ("api", api::run),
     ("ids", ids::run),
     ("kafka", kafka::run),
     ("log", log::run),
     ("logger", logger::run),
+    ("outbox", outbox::run),
     ("queue", queue::run),
 ];
 

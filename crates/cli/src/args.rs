@@ -1,5 +1,6 @@
 //! The command line.
 
+mod outbox;
 mod queue;
 
 use std::path::PathBuf;
@@ -7,6 +8,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::tail::{From, parse_from};
+pub(crate) use outbox::{
+    OutboxArgs, OutboxAt, OutboxLs, OutboxPurge, OutboxRetry, PurgeStatusArg, RowStatusArg,
+};
 pub(crate) use queue::{
     EventRef, ProjectionArgs, ProjectionRebuild, QueueArgs, QueueLs, QueuePublish, QueueRetry,
     SqlDialect, StatusArg, StoreAt,
@@ -101,6 +105,9 @@ pub(crate) enum CommandArgs {
     /// Look at the durable queue, publish into it, and mend what failed
     #[command(subcommand)]
     Queue(QueueArgs),
+    /// Look at the rows of an outbox, and mend what failed
+    #[command(subcommand)]
+    Outbox(OutboxArgs),
     /// List or rebuild the read models that are made from the queue's log
     #[command(subcommand)]
     Projection(ProjectionArgs),
@@ -118,12 +125,15 @@ pub(crate) enum CommandArgs {
 pub(crate) struct DemoArgs {
     /// Which one: `outage`, a real Event Log API that is stopped while a service logs to it; `retry`, a
     /// service that fails and is down; `log`, a consumer that dies and a power cut; `queue`, orders in
-    /// a database and a dispatcher that is killed
+    /// a database and a dispatcher that is killed; `outbox`, rows on their way to a topic, and a relay
+    /// that is killed
     #[arg(default_value = crate::demo::OutageStory::NAME,
           value_parser = [crate::demo::OutageStory::NAME, crate::demo::RetryStory::NAME,
-                          crate::demo::LogStory::NAME, crate::demo::QueueStory::NAME])]
+                          crate::demo::LogStory::NAME, crate::demo::QueueStory::NAME,
+                          crate::demo::OutboxStory::NAME])]
     pub(crate) name: String,
-    /// Tell the same story again: the seed that an earlier run printed (`retry`, `log`, `queue`)
+    /// Tell the same story again: the seed that an earlier run printed (`retry`, `log`, `queue`,
+    /// `outbox`)
     #[arg(long, value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]

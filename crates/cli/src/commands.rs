@@ -8,6 +8,7 @@ pub(crate) mod demo;
 mod input;
 pub(crate) mod ledger;
 pub(crate) mod log;
+pub(crate) mod outbox;
 pub(crate) mod projection;
 pub(crate) mod queue;
 pub(crate) mod run;

@@ -6,6 +6,7 @@ pub use tidegate_core as core;
 pub use tidegate_eventlog as eventlog;
 pub use tidegate_log as log;
 pub use tidegate_logger as logger;
+pub use tidegate_outbox as outbox;
 pub use tidegate_queue as queue;
 pub use tidegate_server as server;
 #[cfg(feature = "demo")]

@@ -67,6 +67,7 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
             on_tokio(commands::spill::replay(replay, output))
         }
         CommandArgs::Queue(command) => on_tokio(commands::queue::run(command, output)),
+        CommandArgs::Outbox(command) => on_tokio(commands::outbox::run(command, output)),
         CommandArgs::Projection(command) => on_tokio(commands::projection::run(command, output)),
         CommandArgs::Completions { shell } => commands::shell::completions(*shell, output),
         CommandArgs::Man => commands::shell::man(output),

@@ -10,14 +10,14 @@ use crate::process::ProcessClient;
 #[derive(Debug)]
 pub struct RemoteComponent {
     client: ProcessClient,
-    component: Option<&'static str>,
+    component: Option<String>,
     name: String,
 }
 
 impl RemoteComponent {
     /// The component of this name there; without a name, all of them.
     #[must_use]
-    pub fn new(client: ProcessClient, component: Option<&'static str>) -> Self {
+    pub fn new(client: ProcessClient, component: Option<&str>) -> Self {
         let name = format!(
             "{} of {}",
             component.unwrap_or("everything"),
@@ -25,7 +25,7 @@ impl RemoteComponent {
         );
         Self {
             client,
-            component,
+            component: component.map(str::to_owned),
             name,
         }
     }
@@ -41,12 +41,12 @@ impl Component for RemoteComponent {
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
-        Box::pin(async { Ok(self.client.audit(self.component).await?.components) })
+        Box::pin(async { Ok(self.client.audit(self.component.as_deref()).await?.components) })
     }
 
     fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
         Box::pin(async move {
-            let trace = self.client.locate(id, self.component).await?;
+            let trace = self.client.locate(id, self.component.as_deref()).await?;
             Ok(trace.map(|trace| trace.history).unwrap_or_default())
         })
     }

@@ -46,6 +46,12 @@ pub trait Component: Send + Sync + fmt::Debug {
     /// How it is now.
     fn health(&self) -> BoxFuture<'_, HealthFinding>;
 
+    /// A loop of it that stands still, by name; the process is alive only while there is none. A loop that
+    /// waits for a database or a broker is not standing still.
+    fn stalled(&self) -> Option<String> {
+        None
+    }
+
     /// Whether the process is ready only while [`health`](Self::health) does not say that this is down.
     fn gates_readiness(&self) -> bool {
         true

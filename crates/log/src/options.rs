@@ -59,6 +59,7 @@ impl LogOptions {
 
 #[cfg(feature = "config")]
 mod from_config {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer};
@@ -144,8 +145,10 @@ mod from_config {
                 Some(cluster) => cluster.backend(config)?,
                 None => LogBackend::Embedded(Box::new(config.section("log.embedded")?)),
             };
+            let letters = relay_dead_letters(config, raw.topics.keys());
             let topics = raw.topics.into_iter().map(|(name, topic)| {
-                let topic = topic.config(&name, &raw.defaults);
+                let is_dead_letters = name.ends_with(CONNECTOR_DLT) || letters.contains(&name);
+                let topic = topic.config(is_dead_letters, &raw.defaults);
                 let named = Topic::new(name);
                 let named = named.map_err(|error| config.problem("log.topics", &error))?;
                 Ok((named, topic))
@@ -189,9 +192,9 @@ mod from_config {
     }
 
     impl RawTopic {
-        fn config(self, name: &str, defaults: &RawDefaults) -> TopicConfig {
+        fn config(self, is_dead_letters: bool, defaults: &RawDefaults) -> TopicConfig {
             // Dead letters stay, and so does the last record of a key, unless the topic says otherwise.
-            let stays = self.compact || is_dead_letters(name);
+            let stays = self.compact || is_dead_letters;
             let usual = defaults.retention.filter(|_| !stays);
             let retention = self.retention.map(|ms| ms.map(Duration::from_millis));
             TopicConfig {
@@ -204,9 +207,26 @@ mod from_config {
         }
     }
 
-    /// Whether a topic holds dead letters, by the names that the connector and the relay give them.
-    fn is_dead_letters(name: &str) -> bool {
-        name.ends_with(".DLT") || name.ends_with("-dlq")
+    /// How the connector ends the name of a topic of dead letters.
+    const CONNECTOR_DLT: &str = ".DLT";
+
+    /// The topics that outbox relays write dead letters to, as they are configured. A relay without a topic
+    /// may publish to any of `topics`.
+    fn relay_dead_letters<'a>(
+        config: &Config,
+        topics: impl Iterator<Item = &'a String>,
+    ) -> BTreeSet<String> {
+        let topics: Vec<&String> = topics.collect();
+        let mut letters = BTreeSet::new();
+        for relay in config.names("outbox") {
+            let text = |key: &str| config.text(&format!("outbox.{relay}.{key}"));
+            let template = text("dlq-topic").unwrap_or_default();
+            match text("topic") {
+                Some(topic) => drop(letters.insert(template.replace("{topic}", topic))),
+                None => letters.extend(topics.iter().map(|one| template.replace("{topic}", one))),
+            }
+        }
+        letters
     }
 }
 
@@ -291,6 +311,24 @@ mod tests {
             ..compacted
         };
         assert_eq!(of("b.c"), own);
+    }
+
+    #[test]
+    fn topics_of_dead_letters_are_known_by_the_configuration_of_the_relays() {
+        let read = read(
+            "log: {topics: {loans: {}, loans-dlq: {}, given-up: {}, cards: {}, cards-dlq: {}, other-dlq: {}}}\n\
+             outbox: {a: {table: a, topic: loans, dlq-topic: given-up}, b: {table: b}}\n",
+        );
+        let is_kept = |name: &str| {
+            let topic = Topic::new(name).unwrap();
+            read.topics[&topic].retention.is_none()
+        };
+        for name in ["given-up", "cards-dlq", "loans-dlq"] {
+            assert!(is_kept(name), "{name}");
+        }
+        for name in ["loans", "cards", "other-dlq"] {
+            assert!(!is_kept(name), "{name}");
+        }
     }
 
     #[cfg(feature = "kafka")]

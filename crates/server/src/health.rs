@@ -113,9 +113,21 @@ impl Health {
         self.shared.is_draining.load(Ordering::Acquire)
     }
 
-    /// The loops that have not beaten in time.
+    /// The loops that have not beaten in time, and those that components call stalled.
     pub(crate) fn stalled(&self) -> Vec<HealthPart> {
-        self.shared.loops.stalled()
+        let mut stalled = self.shared.loops.stalled();
+        let checks = self.shared.checks.lock();
+        for (name, component) in &checks.by_name {
+            if let Some(stuck) = component.stalled() {
+                let message = format!("loop `{stuck}` stands still");
+                stalled.push(HealthPart::new(
+                    name.clone(),
+                    true,
+                    HealthFinding::down(message),
+                ));
+            }
+        }
+        stalled
     }
 
     /// The results of the checks, in the order of their names. Takes at most [`CHECK_TIMEOUT`], twice

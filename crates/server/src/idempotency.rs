@@ -23,17 +23,15 @@ use crate::{ApiProblem, ProblemCode};
 /// The header of the key.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Marks a request that was made before under its key and died without an answer. Its work may be done
-/// already.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RetriedRequest;
-
-/// Where the answers are kept, and how long.
+/// Where the answers to requests with an `Idempotency-Key` are kept, and how long.
 #[derive(Debug, Clone)]
-pub(crate) struct IdempotencyKeys {
-    pub(crate) store: Store,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) ttl: Duration,
+pub struct IdempotencyKeys {
+    /// The database, with the tables of `tidegate_store`.
+    pub store: Store,
+    /// The clock of the process.
+    pub clock: Arc<dyn Clock>,
+    /// How long an answer is kept (`idempotency-ttl`).
+    pub ttl: Duration,
 }
 
 /// Answers a request with a key once, and its repeats with the same answer.
@@ -86,9 +84,8 @@ impl IdempotencyKeys {
         match idempotency::begin(&self.store, keyed, self.clock.now_ms(), self.ttl).await? {
             KeyState::New(claim) => {
                 let mut request = Request::from_parts(parts, Body::from(body));
-                if claim.is_retry() {
-                    request.extensions_mut().insert(RetriedRequest);
-                }
+                // A handler that must not repeat its work keeps the answer in its own transaction.
+                request.extensions_mut().insert(claim.clone());
                 let response = next.run(request).await;
                 Ok(self.keep(claim, response).await)
             }

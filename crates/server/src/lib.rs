@@ -20,6 +20,7 @@ mod api;
 pub mod eventlog;
 mod idempotency;
 pub mod log;
+pub mod outbox;
 mod serve;
 mod server;
 
@@ -27,7 +28,8 @@ pub use code::ProblemCode;
 pub use config::{Limits, ServerConfig};
 pub use exporter::{Exporter, InstallError};
 pub use health::{CHECK_TIMEOUT, Health, Heartbeat, RESULT_LIFETIME};
-pub use problem::ApiProblem;
+pub use idempotency::IdempotencyKeys;
+pub use problem::{ApiProblem, OwnBody};
 pub use serve::ServeReport;
 pub use server::{BindError, Routes, Server, ServerBuilder};
 pub use token::{Token, TokenError};

@@ -70,9 +70,10 @@ impl ApiProblem {
     }
 }
 
-/// Marks a response whose body is as we want it, whatever its status.
+/// Marks a response whose body is as its handler wants it, whatever its status. The body of any other failure
+/// is replaced by an [`ApiProblem`]. A handler adds it as `Extension(OwnBody)`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OwnBody;
+pub struct OwnBody;
 
 impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {

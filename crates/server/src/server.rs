@@ -16,6 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::api::{self, Sources};
 use crate::guard::Guard;
+use crate::idempotency::{self, IdempotencyKeys};
 use crate::in_flight::InFlight;
 use crate::request::{self, Gate, RequestIds};
 use crate::{Exporter, Health, Limits, ServerConfig, telemetry};
@@ -129,7 +130,25 @@ impl From<OpenApiRouter> for Routes {
     }
 }
 
+/// Routes of an application, which are not in the OpenAPI document.
+impl From<Router> for Routes {
+    fn from(router: Router) -> Self {
+        Self::from(OpenApiRouter::from(router))
+    }
+}
+
 impl Routes {
+    /// The same; those that change something answer a repeated `Idempotency-Key` with the first answer.
+    ///
+    /// A handler finds the claim of its key as `Extension<KeyClaim>`. With
+    /// [`finish_in`](tidegate_store::idempotency::finish_in) its work and its answer are one commit.
+    #[must_use]
+    pub fn idempotent(mut self, keys: IdempotencyKeys) -> Self {
+        let layer = from_fn_with_state(Arc::new(keys), idempotency::pass);
+        self.router = self.router.layer(layer);
+        self
+    }
+
     /// The same, for longer bodies.
     #[must_use]
     pub fn with_max_body(mut self, max_body: usize) -> Self {

@@ -3,8 +3,9 @@
 //! A request takes its key with [`begin`], does its work, and leaves its answer with [`finish`]. A repeat gets
 //! that answer and does nothing. A request that failed gives the key back with [`release`].
 //!
-//! The work and its answer are two commits. A crash between them leaves the key locked until the lock runs
-//! out, and the next request does the work again. So the work itself must bear a repeat.
+//! With [`finish`] the work and its answer are two commits. A crash between them leaves the key locked until
+//! the lock runs out, and the next request does the work again. Work that must not bear a repeat keeps its
+//! answer in its own transaction, with [`finish_in`].
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use sqlx::AssertSqlSafe;
 use tidegate_core::EventId;
 
 use crate::sql::{FromColumns, OwnColumns, SqlAccess, SqlConnection, SqlDatabase};
-use crate::{Store, StoreError, span_ms};
+use crate::{Store, StoreError, StoreTx, span_ms};
 
 /// The longest key, in characters.
 pub const MAX_KEY: usize = 128;
@@ -115,6 +116,38 @@ pub async fn begin(
     }
 }
 
+/// Keeps an answer, unless somebody else has taken the key over.
+const FINISH: &str = "UPDATE tidegate_idempotency SET locked_until = NULL, status = $4, body = $5
+    WHERE scope = $1 AND key = $2 AND token = $3 AND locked_until IS NOT NULL";
+
+/// Keeps the answer in the transaction of the work, and says whether the claim still held. If not, another
+/// request does the work by now, and the transaction must be taken back.
+///
+/// # Errors
+/// The database is away or refused.
+pub async fn finish_in(
+    tx: &mut StoreTx,
+    claim: &KeyClaim,
+    answer: &KeptAnswer,
+) -> Result<bool, StoreError> {
+    let doing = "keep the answer of an idempotency key";
+    let KeyClaim { scope, key, token } = claim;
+    let status = i64::from(answer.status);
+    let values: [&dyn crate::sql::SqlValue; 5] = [scope, key, token, &status, &answer.body];
+    let limit = tx.limit();
+    let changed = match tx {
+        StoreTx::Sqlite(tx) => {
+            let call = tx.connection().execute(FINISH, &values);
+            limit.run(doing, call).await?
+        }
+        StoreTx::Postgres(tx) => {
+            let call = tx.connection().execute(FINISH, &values);
+            limit.run(doing, call).await?
+        }
+    };
+    Ok(changed > 0)
+}
+
 /// Keeps the answer for repeats, and says whether the claim still held. Calling it twice keeps the first.
 ///
 /// # Errors
@@ -124,8 +157,6 @@ pub async fn finish(
     claim: KeyClaim,
     answer: KeptAnswer,
 ) -> Result<bool, StoreError> {
-    const SQL: &str = "UPDATE tidegate_idempotency SET locked_until = NULL, status = $4, body = $5
-        WHERE scope = $1 AND key = $2 AND token = $3 AND locked_until IS NOT NULL";
     let doing = "keep the answer of an idempotency key";
     let KeyClaim {
         scope, key, token, ..
@@ -135,13 +166,13 @@ pub async fn finish(
     let changed = match store {
         Store::Sqlite(db) => {
             let call = db.call(SqlAccess::Write, doing, move |db| {
-                db.execute(SQL, &[&scope, &key, &token, &status, &body])
+                db.execute(FINISH, &[&scope, &key, &token, &status, &body])
             });
             call.await?
         }
         Store::Postgres(db) => {
             let call = db.call(SqlAccess::Write, doing, move |db| {
-                db.execute(SQL, &[&scope, &key, &token, &status, &body])
+                db.execute(FINISH, &[&scope, &key, &token, &status, &body])
             });
             call.await?
         }

@@ -2,6 +2,7 @@
 
 mod bookings;
 mod desk;
+mod probes;
 mod reads;
 mod reply;
 mod resort;
@@ -18,6 +19,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 
+pub use probes::Probes;
 pub use resort::{Pace, Resort};
 pub use telemetry::{METRICS, describe};
 

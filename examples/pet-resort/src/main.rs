@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use pet_resort::{Pace, Resort, describe, router, serve};
+use pet_resort::{Pace, Probes, Resort, describe, router, serve};
 use tidegate_core::env::Env;
 use tidegate_logger::{
     Defaults, HttpApi, Logger, LoggerConfig, Loss, LossCallback, ProcessTemplate, RunningLogger,
@@ -39,13 +39,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         env.entropy.fork("processes"),
     );
     let resort = Resort::new(template, env.entropy.fork("traces"), Pace::default());
-    let app = router(Arc::new(resort)).route("/metrics", get(async move || recorder.render()));
+    let probes = Probes::new(Logger::clone(&logger));
+    let app = router(Arc::new(resort))
+        .route("/metrics", get(async move || recorder.render()))
+        .merge(probes.clone().router());
     tokio::runtime::Runtime::new()?.block_on(async {
         let listener = tokio::net::TcpListener::bind(&listen).await?;
         tracing::info!("pet resort on http://{listen}, events to {base_url}");
-        let stop = async {
+        let stop = async move {
             // Without a signal handler, the process ends the hard way.
             tokio::signal::ctrl_c().await.ok();
+            probes.stop();
         };
         serve(listener, app, stop).await
     })?;

@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
+use tracing::Instrument;
 
 use crate::resort::Resort;
 
@@ -19,8 +20,10 @@ pub(crate) async fn follow(
     let lookup = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let trace = resort.trace(lookup);
     let echo = trace.echo();
+    // Every line of the log that the request causes carries its trace.
+    let span = tracing::info_span!("request", trace_id = %trace.trace_id);
     request.extensions_mut().insert(trace);
-    let mut response = next.run(request).await;
+    let mut response = next.run(request).instrument(span).await;
     for (name, value) in echo {
         let name = HeaderName::from_bytes(name.as_bytes());
         if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {

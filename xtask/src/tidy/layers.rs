@@ -15,7 +15,7 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
     (
@@ -34,6 +34,15 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("tidegate-log", &["tidegate-core", "tidegate-config"]),
     ("tidegate-logger", &["tidegate-core", "tidegate-config"]),
     (
+        "tidegate-outbox",
+        &[
+            "tidegate-core",
+            "tidegate-config",
+            "tidegate-log",
+            "tidegate-store",
+        ],
+    ),
+    (
         "tidegate-queue",
         &["tidegate-core", "tidegate-config", "tidegate-store"],
     ),
@@ -45,6 +54,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
             "tidegate-log",
             "tidegate-client",
             "tidegate-eventlog",
+            "tidegate-outbox",
             "tidegate-store",
         ],
     ),

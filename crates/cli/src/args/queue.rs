@@ -219,7 +219,7 @@ pub(crate) enum EventRef {
     Id(EventId),
 }
 
-fn parse_event(text: &str) -> Result<EventRef, String> {
+pub(super) fn parse_event(text: &str) -> Result<EventRef, String> {
     if let Ok(number) = text.parse::<i64>() {
         return Ok(EventRef::Number(number));
     }

@@ -9,8 +9,8 @@ use tidegate_core::env::{Entropy, system};
 
 use crate::args::{DemoArgs, Output};
 use crate::demo::{
-    DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, QueueStory, RetryStory, Scene,
-    equation, tell,
+    DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, OutboxStory, QueueStory,
+    RetryStory, Scene, equation, tell,
 };
 use crate::report::{ErrorReport, Exit, is_drawable, print};
 
@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorRep
     let name = arguments.name.as_str();
     if name == OutageStory::NAME {
         if arguments.seed.is_some() {
-            return Err(unfit("--seed", "retry, log and queue"));
+            return Err(unfit("--seed", "retry, log, queue and outbox"));
         }
         return crate::on_tokio(outage::run(&arguments.outage, output));
     }
@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorRep
     match name {
         LogStory::NAME => play(LogStory::new(seed), output),
         QueueStory::NAME => play(QueueStory::new(seed)?, output),
+        OutboxStory::NAME => play(OutboxStory::new(seed)?, output),
         _ => play(RetryStory::new(seed), output),
     }
 }

@@ -16,7 +16,7 @@ use crate::args::{Output, TailArgs};
 use crate::log;
 use crate::report::{ErrorReport, Exit, print_bytes, say};
 use crate::signals::Signals;
-pub(crate) use from::{From, parse_from};
+pub(crate) use from::{From, Moment, parse_from, parse_moment};
 use line::line;
 
 /// How long one read waits for a record. A log that is closed meanwhile is noticed after it.

@@ -97,6 +97,8 @@ pub(crate) enum DemoNote {
     Consumers(usize),
     /// Dispatchers that are there.
     Dispatchers(usize),
+    /// Relays that are there.
+    Relays(usize),
 }
 
 impl fmt::Display for DemoNote {
@@ -105,6 +107,7 @@ impl fmt::Display for DemoNote {
             Self::Breaker(state) => write!(f, "breaker {state}"),
             Self::Consumers(count) => write!(f, "consumers {count}"),
             Self::Dispatchers(count) => write!(f, "dispatchers {count}"),
+            Self::Relays(count) => write!(f, "relays {count}"),
         }
     }
 }

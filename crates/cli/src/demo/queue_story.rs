@@ -20,7 +20,7 @@ use tidegate_queue::sql::{COMPONENT, TallyRow, read_tally};
 use tidegate_store::{Store, StoreOptions};
 use tokio::runtime::Handle;
 
-use self::process::DemoProcess;
+pub(super) use self::process::DemoProcess;
 use self::shop::{OrderFindings, OrderPlaced, Shop, ShopWitness};
 use super::engine::{DemoFindings, DemoNote, DemoPhase, Ended, Scene};
 use crate::report::ErrorReport;

@@ -35,6 +35,7 @@ impl Part for LogPart {
                 ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
                 max_record_size: limits.fold(TopicConfig::MAX_RECORD_SIZE, u64::max),
             }));
+            process.log = Some(open.log());
             let component = LogComponent::new(open, env);
             process.components.push(Arc::new(component));
             process.banner.push(("log", shown(&options)));

@@ -1,4 +1,4 @@
-//! The demos that a seed tells again: `tidegate demo retry`, `log` and `queue`.
+//! The demos that a seed tells again: `tidegate demo retry`, `log`, `queue` and `outbox`.
 
 use crate::command::run;
 
@@ -160,4 +160,49 @@ fn the_story_of_the_queue_is_told_to_people_too() {
         "{}",
         ran.stdout
     );
+}
+
+#[test]
+fn g16_the_outbox_survives_a_killed_relay_and_keeps_the_order() {
+    for seed in ["1", "2"] {
+        let ran = run(&["demo", "outbox", "--seed", seed, "-o", "json"]);
+        let told = format!("seed {seed}: {} {}", ran.stdout, ran.stderr);
+        assert_eq!(ran.code, Some(0), "{told}");
+        let verdict = ran.json();
+        assert_eq!(verdict["demo"], "outbox");
+        assert_eq!(verdict["balanced"], true, "{told}");
+        assert_eq!(
+            verdict["ledger"]["delivered"], verdict["committed"],
+            "{told}"
+        );
+        for nothing in ["missing", "unwanted", "out_of_order", "unaccounted"] {
+            assert_eq!(verdict[nothing], 0, "{told}");
+        }
+        // Something was at stake: transactions were rolled back, and rows waited for the kill.
+        assert!(verdict["rolled_back"].as_i64().unwrap() > 0, "{told}");
+        let phases = verdict["phases"].as_array().unwrap();
+        let of = |name: &str| phases.iter().find(|phase| phase["name"] == name).unwrap();
+        assert_eq!(of("relay")["relays"], 2, "{told}");
+        assert_eq!(of("kill")["relays"], 1, "{told}");
+        assert!(
+            of("write")["account"]["queued"].as_i64().unwrap() > 20,
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn the_story_of_the_outbox_is_told_to_people_too() {
+    let ran = run(&["demo", "outbox", "--seed", "7"]);
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+    for text in [
+        "write",
+        "relay",
+        "kill",
+        "order: kept for all",
+        "every event is accounted for",
+        "tidegate demo outbox --seed 0x7",
+    ] {
+        assert!(ran.stdout.contains(text), "{}", ran.stdout);
+    }
 }

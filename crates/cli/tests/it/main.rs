@@ -24,6 +24,7 @@ mod log_audit;
 mod log_kafka;
 mod log_live;
 mod logger_path;
+mod outbox;
 mod queue;
 mod queue_books;
 mod queue_live;

@@ -1,7 +1,7 @@
 //! Keys of the durable queue and of the outbox relays.
 
 use super::DefaultValue::{Explained, Filled, Nothing, Value};
-use super::KeyKind::{Choice, Float, Section, Text};
+use super::KeyKind::{Choice, Flag, Float, Section, Text};
 use super::{COUNT, FACTOR, Key, SPAN, SPAN_ABOVE_ZERO};
 
 pub(super) static QUEUE: &[Key] = keys! {
@@ -52,6 +52,8 @@ static RETRY: &[Key] = keys! {
 };
 
 pub(super) static RELAY: &[Key] = keys! {
+    /// Whether the relay runs.
+    "enabled": Flag => Value("true");
     /// The outbox table.
     "table": Text => Value("outbox_event");
     /// The topic rows are published to.

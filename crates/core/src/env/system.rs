@@ -62,6 +62,19 @@ impl Clock for SystemClock {
     }
 }
 
+/// This host and this process, as a name that people recognize.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the name of the host is in a file that is no data of ours"
+)]
+pub fn process_name() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    let host = if host.is_empty() { "localhost" } else { host };
+    format!("{host}-{}", std::process::id())
+}
+
 /// A stream that is seeded by the operating system.
 ///
 /// # Panics

@@ -58,13 +58,17 @@ pub(crate) async fn readyz(
     Extension(access): Extension<Access>,
 ) -> Response {
     let health = &api.sources.health;
-    let parts = health.parts().await;
-    let status = if health.is_draining() {
-        HealthStatus::Down
-    } else {
-        HealthPart::worst_required(&parts)
-    };
+    let (status, parts) = readiness(health).await;
     answer(health, access, status, parts)
+}
+
+/// Whether we are ready, and the parts that decide it.
+pub(super) async fn readiness(health: &Health) -> (HealthStatus, Vec<HealthPart>) {
+    let parts = health.parts().await;
+    match health.is_draining() {
+        true => (HealthStatus::Down, parts),
+        false => (HealthPart::worst_required(&parts), parts),
+    }
 }
 
 /// How every part is doing.

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tidegate_eventlog::{CorrelationLink, EventLogError, NewProcess, ProcessDefinition};
+use tidegate_store::idempotency::KeyClaim;
 use utoipa::IntoParams;
 
 use super::EventLogApi;
@@ -16,7 +17,6 @@ use super::reads::read;
 use super::schema::{
     CorrelationLinkSchema, NewProcessSchema, ProcessDefinitionSchema, ProcessListSchema,
 };
-use crate::idempotency::RetriedRequest;
 
 type Api = State<Arc<EventLogApi>>;
 
@@ -65,14 +65,15 @@ pub(super) async fn find_link(
 ))]
 pub(super) async fn define_process(
     State(api): Api,
-    retried: Option<Extension<RetriedRequest>>,
+    claim: Option<Extension<KeyClaim>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<(StatusCode, Json<ProcessDefinition>), EventLogProblem> {
     let process: NewProcess = read(&headers, &body)?;
+    let is_retry = claim.is_some_and(|Extension(claim)| claim.is_retry());
     let made = match api.log.define_process(process.clone()).await {
         // The request died between its work and its answer, so its own process has the name.
-        Err(EventLogError::NameTaken { name }) if retried.is_some() => {
+        Err(EventLogError::NameTaken { name }) if is_retry => {
             let defined = api.log.processes(None).await?;
             let own = defined.into_iter().find(|made| made.process == process);
             own.ok_or(EventLogError::NameTaken { name })?

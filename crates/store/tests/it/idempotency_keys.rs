@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_store::Store;
 use tidegate_store::idempotency::{
-    KeptAnswer, KeyState, KeyedRequest, LOCK, begin, clean, fingerprint, finish, release,
+    KeptAnswer, KeyState, KeyedRequest, LOCK, begin, clean, fingerprint, finish, finish_in, release,
 };
 
 use super::{runtime, sqlite};
@@ -61,10 +61,37 @@ pub(crate) async fn a_key_is_answered_once(store: &Store) {
     assert_eq!(clean(store, u64::MAX).await.unwrap(), 2);
 }
 
+/// The answer is kept together with the work, or neither is.
+pub(crate) async fn an_answer_commits_with_its_work(store: &Store) {
+    let begun = || async { begin(store, request("c", b"1"), 1_000, DAY).await.unwrap() };
+    let KeyState::New(claim) = begun().await else {
+        panic!("nobody has used it");
+    };
+    let answer = KeptAnswer {
+        status: 201,
+        body: "{\"loan\":1}".to_owned(),
+    };
+    let mut tx = store.begin().await.unwrap();
+    assert!(finish_in(&mut tx, &claim, &answer).await.unwrap());
+    tx.rollback().await.unwrap();
+    assert_eq!(begun().await, KeyState::Running, "the work was taken back");
+    let mut tx = store.begin().await.unwrap();
+    assert!(finish_in(&mut tx, &claim, &answer).await.unwrap());
+    tx.commit().await.unwrap();
+    // The request failed after its commit, and its key is given back: the answer stands.
+    release(store, claim.clone()).await.unwrap();
+    assert_eq!(begun().await, KeyState::Answered(answer.clone()));
+    let mut tx = store.begin().await.unwrap();
+    assert!(!finish_in(&mut tx, &claim, &answer).await.unwrap());
+    tx.rollback().await.unwrap();
+}
+
 #[test]
 fn a_key_is_answered_once_on_sqlite() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        a_key_is_answered_once(&sqlite(&dir).await).await;
+        let store = sqlite(&dir).await;
+        a_key_is_answered_once(&store).await;
+        an_answer_commits_with_its_work(&store).await;
     });
 }

@@ -54,6 +54,7 @@ fn a_lease_has_one_owner_and_its_token_fences() {
         folding_what_piled_up(&store).await;
         folding_again_writes_nothing(&store).await;
         idempotency_keys::a_key_is_answered_once(&store).await;
+        idempotency_keys::an_answer_commits_with_its_work(&store).await;
         assert_eq!(migrate::migrate(&store, "test", &[]).await.unwrap(), 0);
         execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
             .await

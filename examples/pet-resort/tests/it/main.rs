@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use pet_resort::{METRICS, Pace, Resort, describe, router, serve};
+use pet_resort::{METRICS, Pace, Probes, Resort, describe, router, serve};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tidegate_core::env::Env;
@@ -31,6 +31,7 @@ struct House {
     logger: RunningLogger,
     client: Client,
     url: String,
+    probes: Probes,
     _spill: tempfile::TempDir,
 }
 
@@ -59,13 +60,15 @@ impl House {
         let resort = Resort::new(template, env.entropy.fork("traces"), pace);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let app = router(Arc::new(resort));
+        let probes = Probes::new(Logger::clone(&logger));
+        let app = router(Arc::new(resort)).merge(probes.clone().router());
         tokio::spawn(serve(listener, app, std::future::pending()));
         Self {
             stub,
             logger,
             client: Client::new(),
             url,
+            probes,
             _spill: spill,
         }
     }
@@ -320,4 +323,20 @@ async fn guests_come_in_while_the_event_log_is_down() {
         (75, 0)
     );
     assert_eq!(stub.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_probes_say_alive_and_ready_until_the_service_stops() {
+    let house = House::open().await;
+    let status = |path: &'static str| {
+        let request = house.client.get(format!("{}{path}", house.url));
+        async move { request.send().await.unwrap().status().as_u16() }
+    };
+    assert_eq!(status("/livez").await, 200);
+    assert_eq!(status("/actuator/health/liveness").await, 200);
+    assert_eq!(status("/readyz").await, 200);
+    house.probes.stop();
+    assert_eq!(status("/readyz").await, 503);
+    assert_eq!(status("/actuator/health/readiness").await, 503);
+    assert_eq!(status("/livez").await, 200);
 }

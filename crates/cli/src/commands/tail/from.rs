@@ -26,7 +26,7 @@ pub(crate) enum Moment {
 
 impl Moment {
     /// The moment in milliseconds since 1970, seen from now.
-    pub(super) fn before(self, now_ms: u64) -> u64 {
+    pub(crate) fn before(self, now_ms: u64) -> u64 {
         match self {
             Self::At(ms) => ms,
             Self::Ago(ms) => now_ms.saturating_sub(ms),
@@ -46,6 +46,20 @@ pub(crate) fn parse_from(text: &str) -> Result<From, String> {
     {
         return Ok(From::Offset(offset));
     }
+    moment(text).map(From::Time).ok_or_else(|| {
+        "write `earliest`, `latest`, an offset, a time such as 2026-05-01T12:00:00Z, or a span \
+         such as -1h"
+            .to_owned()
+    })
+}
+
+/// Reads a moment.
+pub(crate) fn parse_moment(text: &str) -> Result<Moment, String> {
+    let why = "write a time such as 2026-05-01T12:00:00Z, or a span such as -7d";
+    moment(text).ok_or_else(|| why.to_owned())
+}
+
+fn moment(text: &str) -> Option<Moment> {
     // Without its unit, a number with a sign is more likely a mistake than milliseconds.
     let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
     let ago = text
@@ -54,18 +68,10 @@ pub(crate) fn parse_from(text: &str) -> Result<From, String> {
         .and_then(parse_duration);
     if let Some(ago) = ago {
         let ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-        return Ok(From::Time(Moment::Ago(ms)));
+        return Some(Moment::Ago(ms));
     }
-    if let Ok(time) = text.parse::<jiff::Timestamp>()
-        && let Ok(ms) = u64::try_from(time.as_millisecond())
-    {
-        return Ok(From::Time(Moment::At(ms)));
-    }
-    Err(
-        "write `earliest`, `latest`, an offset, a time such as 2026-05-01T12:00:00Z, or a span \
-         such as -1h"
-            .to_owned(),
-    )
+    let time = text.parse::<jiff::Timestamp>().ok()?;
+    u64::try_from(time.as_millisecond()).ok().map(Moment::At)
 }
 
 #[cfg(test)]

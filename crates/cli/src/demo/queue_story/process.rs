@@ -23,11 +23,11 @@ const POLL_DELAY: Duration = Duration::from_millis(50);
 
 /// A runtime of its own. Dropping it kills everything in it: all of that ends where it stands, nothing is
 /// finished, and nothing is given back.
-pub(super) struct DemoProcess(Option<Runtime>);
+pub(in crate::demo) struct DemoProcess(Option<Runtime>);
 
 impl DemoProcess {
     /// A process in which nothing runs yet, and the way to run something in it.
-    pub(super) fn new() -> io::Result<(Self, Handle)> {
+    pub(in crate::demo) fn new() -> io::Result<(Self, Handle)> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -1,0 +1,135 @@
+//! The outbox relays: from tables of the store to topics of the log.
+
+use std::sync::Arc;
+
+use tidegate_client::RemoteComponent;
+use tidegate_config::Part as Section;
+use tidegate_core::env::BoxFuture;
+use tidegate_core::{Component, Failure};
+use tidegate_log::{LogBackend, OpenLog};
+use tidegate_outbox::{Outbox, OutboxComponent, OutboxError, OutboxOptions, migrate, pending};
+use tidegate_server::IdempotencyKeys;
+use tidegate_server::outbox::{OutboxApi, outbox_routes};
+
+use super::{InspectionTargets, Part, Process};
+use crate::args::{AuditArgs, StoreAt};
+use crate::report::ErrorReport;
+use crate::{log, store};
+
+pub(super) struct OutboxPart;
+
+impl Part for OutboxPart {
+    fn sections(&self) -> &'static [Section] {
+        &[Section::Store, Section::Outbox]
+    }
+
+    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
+        Box::pin(async {
+            let relays = OutboxOptions::from_config(&process.config)?;
+            let mut outboxes = Vec::new();
+            for options in relays.into_iter().filter(|relay| relay.enabled) {
+                let (store, shown) = process.store().await?;
+                let Some(log) = process.log.clone() else {
+                    return Ok(());
+                };
+                let (name, table) = (options.name.clone(), options.table.clone());
+                let opened = async {
+                    migrate(&store, &options).await?;
+                    Outbox::open(&store, options, &process.env).await
+                };
+                let outbox = opened.await.map_err(|error| report(&shown, &error))?;
+                outboxes.push(outbox.clone());
+                let component = OutboxComponent::new(outbox, log, &process.env);
+                before_log(&mut process.components, Arc::new(component));
+                let line = format!("relay `{name}` publishes table `{table}`");
+                process.banner.push(("outbox", line));
+            }
+            if !outboxes.is_empty() {
+                let keys = IdempotencyKeys {
+                    store: process.store().await?.0,
+                    clock: Arc::clone(&process.env.clock),
+                    ttl: process
+                        .config
+                        .duration("idempotency-ttl")
+                        .unwrap_or_default(),
+                };
+                process
+                    .routes
+                    .push(outbox_routes(OutboxApi { outboxes, keys }));
+            }
+            Ok(())
+        })
+    }
+
+    fn is_named(&self, arguments: &AuditArgs) -> bool {
+        arguments.store.is_some()
+    }
+
+    /// A table that is not there holds nothing yet. The process that has the log follows rows into it.
+    fn inspect<'a>(
+        &'a self,
+        inspection: &'a mut InspectionTargets,
+    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
+        Box::pin(async {
+            let (at, env) = (&inspection.arguments.at, &inspection.env);
+            let file = &inspection.arguments.spills.file;
+            let (log_options, config) = log::configured(file, at.dir.as_deref())?;
+            let relays = OutboxOptions::from_config(&config)?;
+            if relays.is_empty() {
+                return Ok(());
+            }
+            let settings = store::named(&StoreAt {
+                file: file.clone(),
+                store: inspection.arguments.store.clone(),
+            })?;
+            let Some((store, shown)) = store::open_database(&settings, env).await? else {
+                return Ok(());
+            };
+            let (mut log, mut running) = (None, None);
+            match &log_options.backend {
+                LogBackend::Embedded(embedded) => {
+                    running = log::answering(&embedded.dir, at, &config)?;
+                }
+                LogBackend::Kafka(_) => {
+                    let open = OpenLog::open(&log_options, env, None).await?;
+                    log = Some(open.log());
+                }
+            }
+            for options in relays {
+                let missing = pending(&store, &options).await;
+                if missing.map_err(|error| report(&shown, &error))? > 0 {
+                    continue;
+                }
+                let component: Arc<dyn Component> = match &running {
+                    Some(client) if options.enabled => {
+                        let name = options.component();
+                        Arc::new(RemoteComponent::new(client.clone(), Some(&name)))
+                    }
+                    Some(_) | None => {
+                        let outbox = Outbox::open(&store, options, env).await;
+                        let outbox = outbox.map_err(|error| report(&shown, &error))?;
+                        Arc::new(OutboxComponent::inspected(outbox, log.clone()))
+                    }
+                };
+                before_log(&mut inspection.components, component);
+                inspection.is_store_in_use = true;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Rows pass through the outbox before their records are in the log.
+fn before_log(components: &mut Vec<Arc<dyn Component>>, component: Arc<dyn Component>) {
+    let log = components.iter().position(|one| one.name() == "log");
+    components.insert(log.unwrap_or(components.len()), component);
+}
+
+/// The report of a failure, which says which database it is about.
+fn report(shown: &str, error: &OutboxError) -> ErrorReport {
+    let mut failure = Failure::from(error);
+    if failure.code.as_str().starts_with("store.") {
+        failure.message = format!("store `{shown}`: {}", failure.message);
+    }
+    failure.into()
+}

@@ -1,0 +1,292 @@
+//! `tidegate outbox`, and the relay in `tidegate run`, on SQLite and the embedded log.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tidegate::core::env::Env;
+use tidegate::outbox::{NewOutboxEvent, Outbox, OutboxOptions};
+use tidegate::store::{Store, StoreOptions};
+
+use crate::command::{Ran, run_in};
+use crate::running::Running;
+
+const CONFIG: &str = "store: {url: 'sqlite://./shop.db'}
+log: {topics: {orders: {partitions: 2, max-record-size: 2KiB}}}
+outbox: {topic: orders, dlq-topic: orders-dlq, max-attempts: 2, backoff: {initial-ms: 20, max-ms: 40}}
+eventlog: {api: {enabled: false}}
+";
+
+/// A directory with a configuration, and the table.
+fn migrated() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tidegate.yaml"), CONFIG).unwrap();
+    let ran = run_in(dir.path(), &["outbox", "migrate"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    dir
+}
+
+/// Adds rows as an application does: key, type and payload.
+fn add(dir: &Path, rows: &[(&str, &str, &str)]) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let env = Env::system();
+        let url = format!("sqlite://{}", dir.join("shop.db").display());
+        let store = Store::open(&StoreOptions::new(url), &env).await.unwrap();
+        let outbox = Outbox::open(&store, OutboxOptions::default(), &env);
+        let outbox = outbox.await.unwrap();
+        for (key, type_name, payload) in rows {
+            let event = NewOutboxEvent::new(*key, *type_name, *payload);
+            outbox.insert(&[event]).await.unwrap();
+        }
+        store.close().await.unwrap();
+    });
+}
+
+fn with_json(dir: &Path, arguments: &[&str]) -> Ran {
+    let mut all = arguments.to_vec();
+    all.extend(["-o", "json"]);
+    run_in(dir, &all)
+}
+
+fn ok(dir: &Path, arguments: &[&str]) -> Value {
+    let ran = with_json(dir, arguments);
+    assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.stderr);
+    ran.json()
+}
+
+fn refused(dir: &Path, arguments: &[&str], code: i32) -> String {
+    let ran = with_json(dir, arguments);
+    assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.stdout);
+    ran.json()["error"]["code"].as_str().unwrap().to_owned()
+}
+
+/// Waits until so many rows have this status.
+fn wait_for(dir: &Path, status: &str, count: usize) -> Value {
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        let listed = ok(dir, &["outbox", "ls", "--status", status]);
+        if listed["rows"].as_array().unwrap().len() == count {
+            return listed;
+        }
+        assert!(Instant::now() < limit, "{listed}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn before_the_migration_every_command_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in [
+        &["outbox", "ls"][..],
+        &["outbox", "show", "1"],
+        &["outbox", "stats"],
+        &["outbox", "retry", "1"],
+        &[
+            "outbox", "purge", "--status", "sent", "--before", "-1h", "--yes",
+        ],
+    ] {
+        let ran = run_in(dir.path(), command);
+        assert_eq!(ran.code, Some(1), "{command:?}");
+        assert!(
+            ran.stderr.contains("error[store.missing]")
+                && ran.stderr.contains("`tidegate outbox migrate`"),
+            "{}",
+            ran.stderr
+        );
+    }
+    let queue = run_in(dir.path(), &["queue", "migrate"]);
+    assert_eq!(queue.code, Some(0));
+    let ran = run_in(
+        dir.path(),
+        &["outbox", "ls", "--store", "sqlite://./data/tidegate.db"],
+    );
+    assert!(ran.stderr.contains("error[store.schema]"), "{}", ran.stderr);
+}
+
+#[test]
+fn rows_are_listed_shown_and_counted() {
+    let dir = migrated();
+    let dir = dir.path();
+    add(
+        dir,
+        &[
+            ("order-1", "OrderPlaced", r#"{"order": 1}"#),
+            ("order-2", "OrderPlaced", r#"{"order": 2}"#),
+            ("order-1", "OrderPaid", r#"{"order": 1}"#),
+        ],
+    );
+    let listed = ok(dir, &["outbox", "ls", "--limit", "2"]);
+    let rows = listed["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &listed["next"]), (2, &rows[1]["id"]));
+    let after = rows[1]["id"].to_string();
+    let rest = ok(dir, &["outbox", "ls", "--after", &after]);
+    assert_eq!(rest["rows"][0]["type"], "OrderPaid");
+    let of_key = ok(dir, &["outbox", "ls", "--key", "order-1"]);
+    assert_eq!(of_key["rows"].as_array().unwrap().len(), 2);
+    let id = rows[0]["event_id"].as_str().unwrap();
+    let shown = ok(dir, &["outbox", "show", id]);
+    assert_eq!(shown["payload"], r#"{"order": 1}"#);
+    assert_eq!(shown["status"], "PENDING");
+    assert_eq!(ok(dir, &["outbox", "stats"])["pending"], 3);
+    let text = run_in(dir, &["outbox", "ls"]).stdout;
+    assert!(
+        text.contains("order-2") && text.contains("3 rows"),
+        "{text}"
+    );
+
+    assert_eq!(refused(dir, &["outbox", "show", "99"], 1), "outbox.unknown");
+    assert_eq!(
+        refused(dir, &["outbox", "ls", "--relay", "other"], 2),
+        "usage.relay"
+    );
+    let ran = with_json(dir, &["outbox", "retry", "1", "99"]);
+    assert_eq!(ran.code, Some(1));
+    let codes = ran.json()["refused"].as_array().unwrap().len();
+    assert_eq!(
+        codes, 2,
+        "one is due already, one is not there: {}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn o19_purge_removes_finished_rows_alone_by_command_and_over_http() {
+    let dir = migrated();
+    let dir = dir.path();
+    add(
+        dir,
+        &[
+            ("order-1", "OrderPlaced", "1"),
+            ("order-2", "OrderPlaced", "2"),
+        ],
+    );
+    let purge = [
+        "outbox",
+        "purge",
+        "--status",
+        "sent",
+        "--before",
+        "2999-01-01T00:00:00Z",
+    ];
+    assert_eq!(refused(dir, &purge, 1), "purge.unconfirmed");
+    let yes: Vec<&str> = purge.iter().copied().chain(["--yes"]).collect();
+    assert_eq!(ok(dir, &yes)["purged"], 0, "nothing is sent yet");
+
+    let running = Running::start(dir, &[]);
+    assert!(running.banner.contains("✓ outbox"), "{}", running.banner);
+    wait_for(dir, "sent", 2);
+    let body = r#"{"status": "SENT", "before": "2999-01-01T00:00:00Z"}"#;
+    let ask = |body: &str| {
+        let path = "/tidegate/outbox/default/purge HTTP/1.1\r\nIdempotency-Key: p1\r\nX-Unused:";
+        running.post(path, body)
+    };
+    let first = ask(body);
+    assert!(
+        first.contains("200 OK") && first.ends_with(r#"{"purged":2}"#),
+        "{first}"
+    );
+    let again = ask(body);
+    assert!(
+        again.ends_with(r#"{"purged":2}"#),
+        "the same answer: {again}"
+    );
+    let wrong = running.post(
+        "/tidegate/outbox/default/purge",
+        r#"{"status": "PENDING", "before": "x"}"#,
+    );
+    assert!(wrong.contains("400 Bad Request"), "{wrong}");
+    let nobody = running.post("/tidegate/outbox/nobody/purge", body);
+    assert!(nobody.contains("404 Not Found"), "{nobody}");
+    assert!(
+        running
+            .get("/openapi.json")
+            .contains("/tidegate/outbox/{name}/purge")
+    );
+    running.signal("-TERM");
+    assert_eq!(running.end().0, Some(0));
+    let listed = ok(dir, &["outbox", "ls", "--status", "sent"]);
+    assert_eq!(listed["rows"].as_array().unwrap().len(), 0);
+    assert_eq!(
+        run_in(dir, &["audit"]).code,
+        Some(0),
+        "a purged row is explained"
+    );
+}
+
+#[test]
+fn o09_a_poison_row_is_listed_explained_retried_and_purged() {
+    let dir = migrated();
+    let dir = dir.path();
+    let large = "x".repeat(4_096);
+    add(
+        dir,
+        &[
+            ("order-1", "OrderPlaced", large.as_str()),
+            ("order-1", "OrderPaid", "fine"),
+            ("order-2", "OrderPlaced", "fine"),
+        ],
+    );
+    let running = Running::start(dir, &[]);
+    wait_for(dir, "sent", 2);
+    let dead = wait_for(dir, "dead", 1);
+    let row = &dead["rows"][0];
+    assert_eq!(
+        (&row["sent"], &row["aggregate_id"]),
+        (&false.into(), &"order-1".into())
+    );
+    let error = row["last_error"].as_str().unwrap();
+    assert!(error.contains("log.record-too-large"), "{error}");
+    let id = row["id"].to_string();
+    let shown = run_in(dir, &["outbox", "show", &id]).stdout;
+    assert!(shown.contains("docs/errors/outbox.dead.md"), "{shown}");
+    assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+    let event = row["event_id"].as_str().unwrap();
+    let place = ok(dir, &["where", event]);
+    assert_eq!(place["place"], "dead_lettered", "{place}");
+
+    assert_eq!(ok(dir, &["outbox", "retry", &id])["retried"], 1);
+    wait_for(dir, "dead", 1);
+    let purged = ok(
+        dir,
+        &[
+            "outbox",
+            "purge",
+            "--status",
+            "dead",
+            "--before",
+            "2999-01-01T00:00:00Z",
+            "--yes",
+        ],
+    );
+    assert_eq!(purged["purged"], 1);
+    running.signal("-TERM");
+    assert_eq!(running.end().0, Some(0));
+}
+
+#[test]
+fn the_sql_can_be_printed_for_migrations_of_ones_own() {
+    let dir = tempfile::tempdir().unwrap();
+    for (dialect, text) in [("postgres", "jsonb"), ("sqlite", "AUTOINCREMENT")] {
+        let ran = run_in(
+            dir.path(),
+            &["outbox", "migrate", "--print", "--dialect", dialect],
+        );
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert!(ran.stdout.contains("CREATE TABLE outbox_event") && ran.stdout.contains(text));
+    }
+    assert!(!dir.path().join("data").exists(), "nothing was made");
+}
+
+#[test]
+fn the_help_of_each_command_has_an_example() {
+    let ran = crate::command::run(&["outbox", "-h"]);
+    insta::assert_snapshot!("outbox_help", ran.stdout);
+    for command in ["ls", "show", "stats", "retry", "purge", "migrate"] {
+        let ran = crate::command::run(&["outbox", command, "--help"]);
+        assert!(
+            ran.stdout.contains(&format!("tidegate outbox {command}")),
+            "{command}"
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! Closes table → topic: each row that is sent is in its topic, each one that is dead among the dead letters.
+//!
+//! The table is read before the topics. So a relay that runs meanwhile calls nothing sent that is not there
+//! yet. What a topic has removed by its retention cannot be found any more, and is said to be unverifiable.
+
+use std::collections::BTreeMap;
+
+use tidegate_core::books::{Bucket, Discrepancy, Place};
+use tidegate_core::{EventId, Offset, Topic};
+use tidegate_log::{Log, LogError, Read, TopicPartition};
+
+use crate::OutboxOptions;
+use crate::port::OutboxStatus;
+use crate::recount::{Expected, ExpectedEvents, OutboxRecount};
+
+/// Clocks of the database and of the log may differ by so much.
+const SKEW_MS: i64 = 60_000;
+
+/// What was found in the topics.
+#[derive(Debug, Default)]
+pub(crate) struct Closure {
+    /// Events that should be in a topic and are not.
+    pub(crate) missing: Vec<Discrepancy>,
+    /// Events of which nobody can tell any more.
+    pub(crate) unverifiable: u64,
+}
+
+/// Looks for every finished row of a recount.
+pub(crate) async fn close(
+    log: &dyn Log,
+    options: &OutboxOptions,
+    recount: &mut OutboxRecount,
+) -> Result<Closure, LogError> {
+    let mut by_topic: BTreeMap<String, ExpectedEvents> = BTreeMap::new();
+    for (named, events) in std::mem::take(&mut recount.finished) {
+        let configured = options.topic.as_ref().map(Topic::as_str);
+        let meant = named.as_deref().or(configured).unwrap_or(&options.name);
+        for (id, expected) in events {
+            let topic = match expected.place {
+                OutboxStatus::Dead => options.dlq_of(meant),
+                OutboxStatus::Pending | OutboxStatus::Claimed | OutboxStatus::Sent => {
+                    meant.to_owned()
+                }
+            };
+            by_topic.entry(topic).or_default().insert(id, expected);
+        }
+    }
+    let mut closure = Closure::default();
+    for (topic, mut events) in by_topic {
+        let cut = match Topic::new(topic) {
+            Ok(topic) => strike_out(log, &topic, &mut events).await?,
+            Err(_) => None,
+        };
+        for (id, expected) in events {
+            // Without its topic nothing can be told.
+            let is_gone = cut.is_none_or(|cut| expected.at_ms < cut);
+            match is_gone {
+                true => closure.unverifiable += 1,
+                false => closure.missing.push(missing(id, expected)),
+            }
+        }
+    }
+    Ok(closure)
+}
+
+fn missing(id: EventId, expected: Expected) -> Discrepancy {
+    Discrepancy {
+        bucket: Bucket::of(id),
+        place: match expected.place {
+            OutboxStatus::Dead => Place::DeadLettered,
+            OutboxStatus::Pending | OutboxStatus::Claimed | OutboxStatus::Sent => Place::Delivered,
+        },
+        count: 1,
+        id: Some(id),
+    }
+}
+
+/// Removes every event that the topic has. Gives the time before which it may have removed some itself; none
+/// where there is no such topic.
+async fn strike_out(
+    log: &dyn Log,
+    topic: &Topic,
+    events: &mut ExpectedEvents,
+) -> Result<Option<i64>, LogError> {
+    let described = match log.describe(topic).await {
+        Ok(described) => described,
+        Err(LogError::UnknownTopic { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut cut = i64::MIN;
+    for partition in described.partitions {
+        let at = TopicPartition::new(topic.clone(), partition.partition.0);
+        let (mut next, mut oldest) = (partition.start, None);
+        while next < partition.end {
+            let batch = match log.read(Read::new(at.clone(), next)).await {
+                Ok(batch) => batch,
+                // Retention went on meanwhile, or these cannot be read: the rest may be.
+                Err(LogError::OutOfRange { start, .. }) if start > next => {
+                    next = start;
+                    continue;
+                }
+                Err(LogError::Damaged { to, .. }) => {
+                    next = to;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for stored in &batch.records {
+                oldest.get_or_insert(stored.record.timestamp_ms);
+                events.remove(&stored.event_id(log.cluster(), &at));
+            }
+            if batch.next <= next {
+                break;
+            }
+            next = batch.next;
+        }
+        if partition.start > Offset(0) {
+            // A partition of which nothing is left may have held anything.
+            let oldest = oldest.map_or(i64::MAX, |ms| i64::try_from(ms).unwrap_or(i64::MAX));
+            cut = cut.max(oldest.saturating_add(SKEW_MS));
+        }
+    }
+    Ok(Some(cut))
+}

@@ -1,0 +1,396 @@
+//! One lane of a relay: claim, publish, settle, and again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Entropy, Env};
+use tidegate_core::{Backoff, error_chain};
+
+use super::publish::{Buried, Publication, bury, publish};
+use super::shared::LoopPulse;
+use super::{BatchCounts, RelayParts};
+use crate::dead_letter::GiveUp;
+use crate::decide::{PublishFacts, PublishOutcome, RowFate, decide};
+use crate::port::{
+    BatchSettlement, BucketCursor, BucketLease, ClaimedRow, ClaimedRows, RowClaim, Settled,
+    SettledRow, SettledTo,
+};
+
+/// So often at least the table is read from its beginning: rows that waited are due by then.
+const RESCAN: Duration = Duration::from_secs(1);
+/// The longest error that is kept.
+const ERROR_LIMIT: usize = 500;
+
+pub(super) struct RelayLane {
+    number: u32,
+    parts: RelayParts,
+    clock: Arc<dyn Clock>,
+    entropy: Box<dyn Entropy>,
+    pulse: LoopPulse,
+    cursor: LaneCursor,
+    /// Failures of the store or the log in a row.
+    failures: u32,
+    /// Rows are tried one by one, because nobody said which of a batch was at fault.
+    is_alone: bool,
+}
+
+/// How far the lane has come since it read the table from its beginning.
+#[derive(Debug, Default)]
+struct LaneCursor {
+    after: BTreeMap<u32, i64>,
+    up_to: Option<i64>,
+    began: Duration,
+}
+
+/// What a lane does next.
+enum Next {
+    Claim,
+    Wait(Duration),
+}
+
+impl RelayLane {
+    pub(super) fn new(number: u32, parts: RelayParts, env: &Env) -> Self {
+        Self {
+            number,
+            pulse: LoopPulse::new(&parts.shared, format!("lane-{number}")),
+            parts,
+            clock: Arc::clone(&env.clock),
+            entropy: env.entropy.fork("waits"),
+            cursor: LaneCursor::default(),
+            failures: 0,
+            is_alone: false,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let stop = self.parts.stop.clone();
+        loop {
+            let leases = self.parts.shared.begin(self.number);
+            let next = if leases.is_empty() || !self.parts.shared.is_valid() {
+                Next::Wait(self.parts.outbox.options().poll_delay)
+            } else {
+                self.step(leases).await
+            };
+            self.parts.shared.end(self.number);
+            let pause = match next {
+                Next::Claim => Duration::ZERO,
+                Next::Wait(pause) => pause,
+            };
+            let is_over = tokio::select! {
+                biased;
+                () = stop.clone().requested() => true,
+                () = self.pulse.waiting(self.clock.sleep(pause)) => false,
+            };
+            if is_over {
+                break;
+            }
+        }
+        self.pulse.end();
+    }
+
+    async fn step(&mut self, leases: Vec<BucketLease>) -> Next {
+        let began = self.clock.elapsed();
+        let claim = self.next_claim(&leases, began);
+        let is_whole = claim.up_to.is_none();
+        let claimed = match self
+            .pulse
+            .waiting(self.parts.outbox.store().claim(claim))
+            .await
+        {
+            Ok(claimed) => claimed,
+            Err(error) => return self.store_failed(error_chain(&error)),
+        };
+        if !claimed.is_held {
+            // The keeper finds out which of them are lost.
+            self.cursor = LaneCursor::default();
+            return Next::Wait(self.parts.outbox.options().poll_delay);
+        }
+        if claimed.rows.is_empty() {
+            self.cursor = LaneCursor::default();
+            return match is_whole {
+                true => Next::Wait(self.parts.outbox.options().poll_delay),
+                false => Next::Claim,
+            };
+        }
+        // A process that stood still past its lease must not publish what others have by now.
+        if !self.parts.shared.is_valid() {
+            self.cursor = LaneCursor::default();
+            return Next::Wait(Duration::ZERO);
+        }
+        self.cursor.advance(&claimed);
+        self.work(leases, claimed.rows).await
+    }
+
+    fn next_claim(&mut self, leases: &[BucketLease], now: Duration) -> RowClaim {
+        let options = self.parts.outbox.options();
+        if now.saturating_sub(self.cursor.began) >= RESCAN {
+            self.cursor = LaneCursor {
+                began: now,
+                ..LaneCursor::default()
+            };
+        }
+        let buckets = leases.iter().map(|lease| BucketCursor {
+            lease: *lease,
+            after: match self.cursor.up_to {
+                // A bucket that came since was not read from its beginning.
+                Some(_) => self.cursor.after.get(&lease.bucket).copied().unwrap_or(0),
+                None => 0,
+            },
+        });
+        RowClaim {
+            worker: self.parts.worker.to_string(),
+            lane: self.number,
+            buckets: buckets.collect(),
+            up_to: self.cursor.up_to,
+            limit: if self.is_alone { 1 } else { options.batch_size },
+        }
+    }
+
+    /// Publishes and settles.
+    async fn work(&mut self, mut leases: Vec<BucketLease>, rows: Vec<ClaimedRow>) -> Next {
+        // What happens to the others is no matter of this batch.
+        leases.retain(|lease| rows.iter().any(|row| row.bucket == lease.bucket));
+        let published = self.publish(&rows).await;
+        let mut away = published.away.as_ref().map(error_chain_of);
+        let mut settled = Vec::with_capacity(rows.len());
+        let mut counts = BatchCounts::default();
+        for (row, outcome) in rows.iter().zip(&published.outcomes) {
+            if matches!(outcome, PublishOutcome::Failed { .. }) {
+                counts.failed += 1;
+            }
+            let facts = PublishFacts {
+                attempts: row.attempts,
+                outcome,
+            };
+            let options = self.parts.outbox.options();
+            let to = match decide(facts, options, &mut *self.entropy) {
+                RowFate::Leave => continue,
+                RowFate::Sent => SettledTo::Sent,
+                RowFate::RetryIn { wait, error } => {
+                    let (attempts, trace_id) = (row.attempts + 1, row.trace_id());
+                    tracing::warn!(row = row.id, event = %row.event_id, trace_id, attempts, %error, "a row could not be published");
+                    SettledTo::Retry {
+                        wait,
+                        error: shortened(error),
+                    }
+                }
+                RowFate::DeadLetter { .. } if away.is_some() => continue,
+                RowFate::DeadLetter {
+                    code,
+                    is_exhausted,
+                    error,
+                } => {
+                    let why = GiveUp {
+                        code,
+                        is_exhausted,
+                        error,
+                        now_ms: self.clock.now_ms(),
+                    };
+                    match self.bury(row, why).await {
+                        Ok(to) => to,
+                        Err(why) => {
+                            away = Some(why);
+                            continue;
+                        }
+                    }
+                }
+            };
+            counts.sent += u64::from(to == SettledTo::Sent);
+            counts.dead += u64::from(matches!(to, SettledTo::Dead { .. }));
+            settled.push(SettledRow {
+                id: row.id,
+                event_id: row.event_id,
+                attempts_before: row.attempts,
+                to,
+            });
+        }
+        if settled.len() < rows.len() {
+            // What is left must come before whatever follows it: the next claim begins anew.
+            self.cursor = LaneCursor::default();
+        }
+        let has_settled = !settled.is_empty();
+        if has_settled {
+            self.settle(leases, settled, counts, rows.len()).await;
+        }
+        match away {
+            Some(why) => self.log_failed(why, has_settled),
+            None => {
+                self.failures = 0;
+                self.is_alone = false;
+                self.parts.shared.log_answered();
+                Next::Claim
+            }
+        }
+    }
+
+    async fn publish(&self, rows: &[ClaimedRow]) -> Publication {
+        let RelayParts {
+            outbox,
+            log,
+            shared,
+            stop,
+            ..
+        } = &self.parts;
+        let options = outbox.options();
+        let work = publish(&**log, options, shared, rows, self.is_alone);
+        // A broker that is away must not hold up the end of the process.
+        let given_up = async {
+            stop.clone().requested().await;
+            self.clock.sleep(options.stop_timeout).await;
+        };
+        self.pulse
+            .waiting(async {
+                tokio::select! {
+                    biased;
+                    published = work => published,
+                    () = given_up => Publication {
+                        outcomes: vec![PublishOutcome::LogAway; rows.len()],
+                        away: Some(tidegate_log::LogError::Closed),
+                    },
+                }
+            })
+            .await
+    }
+
+    /// Gives up on a row. Without its dead letter it is kept and tried again.
+    async fn bury(&mut self, row: &ClaimedRow, why: GiveUp) -> Result<SettledTo, String> {
+        let options = self.parts.outbox.options();
+        let error = why.error.clone();
+        match self
+            .pulse
+            .waiting(bury(&*self.parts.log, options, row, &why))
+            .await
+        {
+            Buried::Done => {
+                let trace_id = row.trace_id();
+                tracing::warn!(row = row.id, event = %row.event_id, trace_id, %error, "a row was given up on");
+                Ok(SettledTo::Dead {
+                    error: shortened(error),
+                })
+            }
+            Buried::Refused(refusal) => Ok(SettledTo::Retry {
+                wait: options.backoff_max,
+                error: shortened(format!("{error}; and no dead letter: {refusal}")),
+            }),
+            Buried::LogAway(error) => Err(error_chain_of(&error)),
+        }
+    }
+
+    /// Settles until it is done, others have the buckets, or the leases may have run out.
+    async fn settle(
+        &mut self,
+        leases: Vec<BucketLease>,
+        rows: Vec<SettledRow>,
+        counts: BatchCounts,
+        size: usize,
+    ) {
+        let settlement = BatchSettlement {
+            worker: self.parts.worker.to_string(),
+            lane: self.number,
+            leases,
+            rows,
+        };
+        let mut has_failed = false;
+        let backoff = self.pauses();
+        for retry in 0.. {
+            let store = self.parts.outbox.store();
+            let outcome = self.pulse.waiting(store.settle(&settlement)).await;
+            let is_fenced = match outcome {
+                Ok(Settled::Done) => false,
+                Ok(Settled::Fenced) => true,
+                Ok(Settled::Foreign(ids)) => {
+                    // After an answer that was lost they are our own changes.
+                    if !has_failed {
+                        tracing::warn!(
+                            ?ids,
+                            "somebody else changed rows that were being published"
+                        );
+                    }
+                    false
+                }
+                Err(error) => {
+                    has_failed = true;
+                    self.parts.shared.store_failed(error_chain(&error));
+                    if !self.parts.shared.is_valid() {
+                        tracing::warn!(
+                            "a batch was published and could not be settled; it will be published again"
+                        );
+                        self.cursor = LaneCursor::default();
+                        return;
+                    }
+                    let pause = backoff.wait(retry, &mut *self.entropy);
+                    self.pulse.waiting(self.clock.sleep(pause)).await;
+                    continue;
+                }
+            };
+            if is_fenced {
+                tracing::warn!("another relay has taken over; a batch may be published twice");
+                self.cursor = LaneCursor::default();
+            } else {
+                let BatchCounts { sent, failed, dead } = counts;
+                self.parts.metrics.batch(size, sent, failed, dead);
+            }
+            self.parts.shared.count(counts, is_fenced);
+            return;
+        }
+    }
+
+    fn pauses(&self) -> Backoff {
+        let (first, longest) = (Duration::from_millis(50), Duration::from_secs(5));
+        Backoff::exponential(first, 2.0, longest).with_jitter(0.25)
+    }
+
+    fn pause(&mut self) -> Next {
+        let pause = self.pauses().wait(self.failures, &mut *self.entropy);
+        self.failures = self.failures.saturating_add(1);
+        self.cursor = LaneCursor::default();
+        Next::Wait(pause)
+    }
+
+    fn store_failed(&mut self, why: String) -> Next {
+        self.parts.shared.store_failed(why);
+        self.pause()
+    }
+
+    /// The log takes nothing at present: no attempt counts. Rows are tried one by one afterwards.
+    fn log_failed(&mut self, why: String, has_settled: bool) -> Next {
+        tracing::debug!(%why, "the log takes nothing at present");
+        self.parts.shared.log_failed(why);
+        self.is_alone = true;
+        if has_settled {
+            self.failures = 0;
+        }
+        self.pause()
+    }
+}
+
+impl LaneCursor {
+    /// Goes on behind these rows, if there may be more; else the next claim begins anew.
+    fn advance(&mut self, claimed: &ClaimedRows) {
+        let up_to = self.up_to.unwrap_or(claimed.up_to);
+        if !claimed.has_more || up_to == i64::MAX {
+            *self = Self {
+                began: self.began,
+                ..Self::default()
+            };
+            return;
+        }
+        self.up_to = Some(up_to);
+        for row in &claimed.rows {
+            let after = self.after.entry(row.bucket).or_default();
+            *after = (*after).max(row.id);
+        }
+    }
+}
+
+fn error_chain_of(error: &tidegate_log::LogError) -> String {
+    error_chain(error)
+}
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(ERROR_LIMIT) {
+        Some((end, _)) => text[..end].to_owned(),
+        None => text,
+    }
+}

@@ -1,0 +1,408 @@
+//! What the tasks of one relay know together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tidegate_core::Mutex;
+use tidegate_core::env::Clock;
+
+use super::{BatchCounts, LANES};
+use crate::port::BucketLease;
+
+/// A loop that neither waits for somebody nor begins anew for this long stands still.
+const STUCK_AFTER: Duration = Duration::from_secs(30);
+
+/// What a relay did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct RelayReport {
+    /// Rows that it published.
+    pub sent: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// Rows that it gave up on.
+    pub dead: u64,
+    /// Batches that it published and could not settle, because others had its buckets by then.
+    pub fenced: u64,
+    /// Batches that it claimed.
+    pub batches: u64,
+}
+
+/// How a relay is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RelayStatus {
+    /// Buckets that it has.
+    pub buckets: usize,
+    /// Relays that share the buckets.
+    pub relays: u32,
+    /// Why the database does not answer.
+    pub store_trouble: Option<String>,
+    /// Why the log takes nothing.
+    pub log_trouble: Option<String>,
+    /// Topics that are missing, which rows wait for.
+    pub missing_topics: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct RelayShared {
+    clock: Arc<dyn Clock>,
+    state: Mutex<SharedState>,
+}
+
+#[derive(Debug, Default)]
+struct SharedState {
+    buckets: BTreeMap<u32, HeldBucket>,
+    is_lane_busy: [bool; LANES as usize],
+    /// Until when the leases hold for sure, by our own clock.
+    valid_until: Duration,
+    relays: u32,
+    store_trouble: Option<String>,
+    log_trouble: Option<String>,
+    /// Topics that were missing, and when they were last.
+    missing_topics: BTreeMap<String, Duration>,
+    report: RelayReport,
+    loops: BTreeMap<String, LoopBeat>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct HeldBucket {
+    token: i64,
+    /// It is to be given to another relay once its lane has settled.
+    is_leaving: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LoopBeat {
+    since: Duration,
+    is_waiting: bool,
+}
+
+fn lane_of(bucket: u32) -> usize {
+    usize::try_from(bucket % LANES).unwrap_or(0)
+}
+
+impl RelayShared {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn status(&self) -> RelayStatus {
+        let now = self.clock.elapsed();
+        let state = self.state.lock();
+        // A topic that was missing is shown until rows had their chance to be tried again.
+        let is_fresh = |at: Duration| now.saturating_sub(at) < Duration::from_secs(120);
+        let missing = state.missing_topics.iter().filter(|(_, at)| is_fresh(**at));
+        RelayStatus {
+            buckets: state.buckets.len(),
+            relays: state.relays,
+            store_trouble: state.store_trouble.clone(),
+            log_trouble: state.log_trouble.clone(),
+            missing_topics: missing.map(|(topic, _)| topic.clone()).collect(),
+        }
+    }
+
+    pub(super) fn report(&self) -> RelayReport {
+        self.state.lock().report
+    }
+
+    /// The leases of a lane, for its next batch. It is busy with them until [`end`](Self::end).
+    pub(super) fn begin(&self, lane: u32) -> Vec<BucketLease> {
+        let mut state = self.state.lock();
+        let own = state
+            .buckets
+            .iter()
+            .filter(|(bucket, held)| lane_of(**bucket) == lane_of(lane) && !held.is_leaving);
+        let leases: Vec<BucketLease> = own
+            .map(|(bucket, held)| BucketLease {
+                bucket: *bucket,
+                token: held.token,
+            })
+            .collect();
+        state.is_lane_busy[lane_of(lane)] = !leases.is_empty();
+        leases
+    }
+
+    pub(super) fn end(&self, lane: u32) {
+        self.state.lock().is_lane_busy[lane_of(lane)] = false;
+    }
+
+    /// Whether the leases hold for sure.
+    pub(super) fn is_valid(&self) -> bool {
+        self.clock.elapsed() < self.state.lock().valid_until
+    }
+
+    pub(super) fn all_leases(&self) -> Vec<BucketLease> {
+        let state = self.state.lock();
+        let all = state.buckets.iter();
+        all.map(|(bucket, held)| BucketLease {
+            bucket: *bucket,
+            token: held.token,
+        })
+        .collect()
+    }
+
+    /// The leases were renewed by a call that began at `began`.
+    pub(super) fn renewed(
+        &self,
+        began: Duration,
+        span: Duration,
+        held: &[BucketLease],
+        relays: u32,
+    ) {
+        let mut state = self.state.lock();
+        state.buckets.retain(|bucket, own| {
+            held.iter()
+                .any(|one| (one.bucket, one.token) == (*bucket, own.token))
+        });
+        // A quarter is left to a clock of the database that runs faster than ours.
+        state.valid_until = began + span * 3 / 4;
+        state.relays = relays;
+        state.store_trouble = None;
+    }
+
+    pub(super) fn add(&self, taken: &[BucketLease]) {
+        let mut state = self.state.lock();
+        for lease in taken {
+            let held = HeldBucket {
+                token: lease.token,
+                is_leaving: false,
+            };
+            state.buckets.insert(lease.bucket, held);
+        }
+    }
+
+    /// Marks all but `target` buckets as leaving, and takes those whose lane has settled out.
+    pub(super) fn take_surplus(&self, target: usize) -> Vec<BucketLease> {
+        let mut state = self.state.lock();
+        let staying = state
+            .buckets
+            .values()
+            .filter(|held| !held.is_leaving)
+            .count();
+        let mut surplus = staying.saturating_sub(target);
+        for held in state.buckets.values_mut().rev() {
+            if surplus > 0 && !held.is_leaving {
+                held.is_leaving = true;
+                surplus -= 1;
+            }
+        }
+        let busy = state.is_lane_busy;
+        let free: Vec<BucketLease> = state
+            .buckets
+            .iter()
+            .filter(|(bucket, held)| held.is_leaving && !busy[lane_of(**bucket)])
+            .map(|(bucket, held)| BucketLease {
+                bucket: *bucket,
+                token: held.token,
+            })
+            .collect();
+        for lease in &free {
+            state.buckets.remove(&lease.bucket);
+        }
+        free
+    }
+
+    pub(super) fn store_failed(&self, why: String) {
+        self.state.lock().store_trouble = Some(why);
+    }
+
+    pub(super) fn log_failed(&self, why: String) {
+        self.state.lock().log_trouble = Some(why);
+    }
+
+    pub(super) fn log_answered(&self) {
+        self.state.lock().log_trouble = None;
+    }
+
+    pub(super) fn topic_missing(&self, topic: &str) {
+        let now = self.clock.elapsed();
+        self.state
+            .lock()
+            .missing_topics
+            .insert(topic.to_owned(), now);
+    }
+
+    pub(super) fn topic_found(&self, topic: &str) {
+        let mut state = self.state.lock();
+        if !state.missing_topics.is_empty() {
+            state.missing_topics.remove(topic);
+        }
+    }
+
+    pub(super) fn count(&self, counts: BatchCounts, is_fenced: bool) {
+        let report = &mut self.state.lock().report;
+        report.batches += 1;
+        report.fenced += u64::from(is_fenced);
+        report.failed += counts.failed;
+        if !is_fenced {
+            report.sent += counts.sent;
+            report.dead += counts.dead;
+        }
+    }
+
+    /// A sign of life of a loop: it works, or it waits for somebody.
+    pub(super) fn beat(&self, name: &str, is_waiting: bool) {
+        let beat = LoopBeat {
+            since: self.clock.elapsed(),
+            is_waiting,
+        };
+        let mut state = self.state.lock();
+        match state.loops.get_mut(name) {
+            Some(found) => *found = beat,
+            None => drop(state.loops.insert(name.to_owned(), beat)),
+        }
+    }
+
+    /// A loop ended as it should.
+    pub(super) fn end_loop(&self, name: &str) {
+        self.state.lock().loops.remove(name);
+    }
+
+    pub(super) fn stuck(&self) -> Option<String> {
+        let now = self.clock.elapsed();
+        let state = self.state.lock();
+        let mut loops = state.loops.iter();
+        let is_stuck =
+            |beat: &LoopBeat| !beat.is_waiting && now.saturating_sub(beat.since) > STUCK_AFTER;
+        let found = loops.find(|(_, beat)| is_stuck(beat));
+        found.map(|(name, _)| name.clone())
+    }
+}
+
+/// The sign of life of one loop.
+///
+/// A loop that panics takes it along without [`end`](Self::end): from then on it works on nothing for ever, and
+/// stands still.
+#[derive(Debug)]
+pub(super) struct LoopPulse {
+    shared: Arc<RelayShared>,
+    name: String,
+    has_ended: bool,
+}
+
+impl LoopPulse {
+    pub(super) fn new(shared: &Arc<RelayShared>, name: String) -> Self {
+        shared.beat(&name, false);
+        Self {
+            shared: Arc::clone(shared),
+            name,
+            has_ended: false,
+        }
+    }
+
+    /// Waits for somebody else, which is no standing still.
+    pub(super) async fn waiting<T>(&self, work: impl Future<Output = T>) -> T {
+        self.shared.beat(&self.name, true);
+        let outcome = work.await;
+        self.shared.beat(&self.name, false);
+        outcome
+    }
+
+    pub(super) fn end(mut self) {
+        self.has_ended = true;
+        self.shared.end_loop(&self.name);
+    }
+}
+
+impl Drop for LoopPulse {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.shared.beat(&self.name, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::env::Env;
+
+    use super::*;
+
+    fn lease(bucket: u32) -> BucketLease {
+        BucketLease { bucket, token: 1 }
+    }
+
+    #[test]
+    fn a_bucket_leaves_only_after_its_lane_has_settled() {
+        let shared = RelayShared::new(Env::system().clock);
+        let all: Vec<BucketLease> = (0..8).map(lease).collect();
+        shared.add(&all);
+        assert_eq!(shared.begin(3), [lease(3), lease(7)]);
+        let free = shared.take_surplus(4);
+        assert_eq!(free, [lease(4), lease(5), lease(6)], "lane 3 is busy");
+        assert_eq!(shared.take_surplus(4), []);
+        shared.end(3);
+        assert_eq!(
+            shared.begin(3),
+            [lease(3)],
+            "it claims no more of what leaves"
+        );
+        shared.end(3);
+        assert_eq!(shared.take_surplus(4), [lease(7)]);
+        assert_eq!(shared.all_leases().len(), 4);
+    }
+
+    #[test]
+    fn leases_that_were_lost_are_dropped_and_end_by_our_own_clock() {
+        let shared = RelayShared::new(Env::system().clock);
+        shared.add(&[lease(0), lease(1)]);
+        assert!(!shared.is_valid());
+        let now = shared.clock.elapsed();
+        let other = BucketLease {
+            bucket: 1,
+            token: 2,
+        };
+        shared.renewed(now, Duration::from_secs(60), &[lease(0), other], 2);
+        assert!(shared.is_valid());
+        assert_eq!(shared.all_leases(), [lease(0)]);
+        shared.renewed(now, Duration::ZERO, &[lease(0)], 2);
+        assert!(!shared.is_valid());
+    }
+
+    /// A clock that a test moves.
+    #[derive(Debug, Default)]
+    struct MovedClock(std::sync::atomic::AtomicU64);
+
+    impl Clock for MovedClock {
+        fn now(&self) -> std::time::SystemTime {
+            std::time::UNIX_EPOCH + self.elapsed()
+        }
+
+        fn elapsed(&self) -> Duration {
+            Duration::from_secs(self.0.load(std::sync::atomic::Ordering::Relaxed))
+        }
+
+        fn sleep(&self, _: Duration) -> tidegate_core::env::Sleep {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[test]
+    fn o16_a_loop_that_died_stands_still_and_one_that_waits_does_not() {
+        let clock = Arc::new(MovedClock::default());
+        let pass = |seconds| {
+            clock
+                .0
+                .fetch_add(seconds, std::sync::atomic::Ordering::Relaxed)
+        };
+        let shared = Arc::new(RelayShared::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let lane = LoopPulse::new(&shared, "lane-0".to_owned());
+        let ended = LoopPulse::new(&shared, "upkeep".to_owned());
+        ended.end();
+        let mut waits = Box::pin(lane.waiting(std::future::pending::<()>()));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        pass(3_600);
+        assert_eq!(shared.stuck(), None, "it waits for a broker");
+        drop(waits);
+        // A panic takes it along.
+        drop(lane);
+        assert_eq!(shared.stuck(), None);
+        pass(31);
+        assert_eq!(shared.stuck().as_deref(), Some("lane-0"));
+    }
+}

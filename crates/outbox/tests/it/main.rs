@@ -1,0 +1,14 @@
+//! The outbox from outside, on every store and every log.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests read addresses from the environment and run in real time"
+)]
+
+mod acceptance;
+mod backend;
+mod books;
+mod held;
+mod metrics;
+mod simulation;
+mod stores;

@@ -1,0 +1,67 @@
+//! The metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tidegate_core::{Shutdown, Topic};
+use tidegate_log::{Log, TopicConfig};
+use tidegate_outbox::model::OutboxModel;
+use tidegate_outbox::{NewOutboxEvent, Outbox, OutboxOptions, OutboxStore, Relay};
+use tidegate_sim::{Sim, SimLog};
+
+/// Three rows that are sent, and one that is given up on after two attempts.
+fn work() {
+    let mut sim = Sim::new(1);
+    let (database, worker) = (sim.node("database"), sim.node("worker"));
+    let options = OutboxOptions {
+        topic: Some(Topic::new("events").unwrap()),
+        max_attempts: 2,
+        metrics_prefix: "loan_outbox".to_owned(),
+        ..OutboxOptions::new("loans")
+    };
+    let model = OutboxModel::new(&options, &database.env());
+    let log = SimLog::new(&database.env());
+    let env = worker.env();
+    let outbox = Outbox::of_store(Arc::new(model.on(&env)), options);
+    let relay = Relay::new(outbox, Arc::new(log.clone()), &env).named("one");
+    let (trigger, stop) = Shutdown::new();
+    sim.block_on(&database, async move {
+        let topic = Topic::new("events").unwrap();
+        log.create_topic(&topic, TopicConfig::new(1)).await.unwrap();
+        let event = |key: &str| NewOutboxEvent::new(key, "T", "{}");
+        let events = [
+            event("a"),
+            event("a"),
+            event("b"),
+            event("c").topic("missing"),
+        ];
+        model.insert(&events).await.unwrap();
+    });
+    drop(worker.start("relay", async move {
+        relay.run(stop).await;
+    }));
+    sim.run_for(Duration::from_secs(20));
+    trigger.stop();
+    sim.run_for(Duration::from_secs(5));
+}
+
+#[test]
+fn every_metric_is_there_under_its_prefix() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let handle = recorder.handle();
+    metrics::with_local_recorder(&recorder, work);
+    let text = handle.render();
+    for (name, value) in [
+        ("publish_success_total", "3"),
+        ("publish_failures_total", "2"),
+        ("dlq_total", "1"),
+        ("backlog", "0"),
+        ("in_flight", "0"),
+        ("oldest_age_seconds", "0"),
+    ] {
+        let line = format!("loan_outbox_{name}{{component=\"outbox.loans\"}} {value}\n");
+        assert!(text.contains(&line), "{line} is not in\n{text}");
+    }
+    assert!(text.contains("loan_outbox_batch_size_count"), "{text}");
+}

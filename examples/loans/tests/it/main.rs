@@ -1,0 +1,14 @@
+//! The loan service from outside: over HTTP, in its database, in its topic and in its log lines.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests say what they expect by unwrapping it"
+)]
+
+mod dashboard;
+mod desk;
+mod lifecycle;
+mod lines;
+mod repeats;
+
+use desk::Desk;
