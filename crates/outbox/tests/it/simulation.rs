@@ -421,7 +421,7 @@ fn verify(world: &World, read: &[EventId], dead: &[EventId]) -> u64 {
 #[test]
 fn o12_relays_lose_nothing_and_keep_the_order_of_keys_whatever_happens() {
     let repeated = AtomicU64::new(0);
-    let count = if is_long() { 2_000 } else { 24 };
+    let count = if is_long() { 2_000 } else { 16 };
     seeds!(count, |seed| {
         repeated.fetch_add(simulate(seed), Ordering::Relaxed);
     });
