@@ -41,7 +41,13 @@ impl Component for RemoteComponent {
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
-        Box::pin(async { Ok(self.client.audit(self.component.as_deref()).await?.components) })
+        Box::pin(async {
+            Ok(self
+                .client
+                .audit(self.component.as_deref())
+                .await?
+                .components)
+        })
     }
 
     fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {

@@ -1,7 +1,7 @@
 //! Closes table → topic: each row that is sent is in its topic, each one that is dead among the dead letters.
 //!
 //! The table is read before the topics. So a relay that runs meanwhile calls nothing sent that is not there
-//! yet. What a topic has removed by its retention cannot be found any more, and is said to be unverifiable.
+//! yet. Records that a topic has removed by its retention cannot be found any more, and are said to be unverifiable.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::recount::{Expected, ExpectedEvents, OutboxRecount};
 /// Clocks of the database and of the log may differ by so much.
 const SKEW_MS: i64 = 60_000;
 
-/// What was found in the topics.
+/// The findings in the topics.
 #[derive(Debug, Default)]
 pub(crate) struct Closure {
     /// Events that should be in a topic and are not.

@@ -1,4 +1,4 @@
-//! What becomes of a row after an attempt to publish it.
+//! The fate of a row after an attempt to publish it.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub struct PublishFacts<'a> {
     pub outcome: &'a PublishOutcome,
 }
 
-/// What becomes of a row.
+/// The fate of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowFate {
     /// It is done.

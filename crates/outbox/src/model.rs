@@ -1,7 +1,7 @@
 //! The store of the outbox as a model in memory, for simulation.
 //!
-//! It has what a database has and a test needs: rows that are invisible until their transaction commits,
-//! leases by a clock of its own, calls that are refused, take their time, or lose their answer.
+//! Rows are invisible until their transaction commits, and leases go by a clock of its own. Calls are refused,
+//! take their time, or lose their answer.
 
 mod state;
 

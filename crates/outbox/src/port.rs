@@ -296,11 +296,11 @@ pub struct SettledRow {
     pub event_id: EventId,
     /// Attempts that had failed when it was claimed.
     pub attempts_before: u32,
-    /// What becomes of it.
+    /// Its fate.
     pub to: SettledTo,
 }
 
-/// What becomes of a row.
+/// The fate of a row, by kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettledTo {
     /// It is in its topic.

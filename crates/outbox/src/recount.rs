@@ -109,7 +109,7 @@ impl RowCount {
 
     /// Compares what was counted with the books.
     pub(crate) fn finish(mut self, books: Books, claimed: (i64, i64)) -> OutboxRecount {
-        // What an operator has purged is nowhere, and known to be.
+        // Rows that an operator has purged are nowhere, and known to be.
         let purged = Place::Lost(LossReason::PURGED);
         for (bucket, tally) in books.tallies(&purged) {
             self.found

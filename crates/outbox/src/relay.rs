@@ -7,7 +7,7 @@
 mod keeper;
 mod lane;
 mod publish;
-mod shared;
+mod state;
 mod upkeep;
 
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use tidegate_core::Shutdown;
 use tidegate_core::env::{Env, system};
 use tidegate_log::Log;
 
-pub use shared::{RelayReport, RelayStatus};
+pub use state::{RelayReport, RelayStatus};
 
 use crate::Outbox;
 use crate::telemetry::RelayMetrics;
 use keeper::Keeper;
 use lane::RelayLane;
-use shared::RelayShared;
+use state::RelayShared;
 use upkeep::RelayUpkeep;
 
 /// Batches that are on their way at once.
@@ -54,7 +54,7 @@ pub struct Relay {
     shared: Arc<RelayShared>,
 }
 
-/// What a lane, the keeper and the upkeep have in common.
+/// The things that a lane, the keeper and the upkeep have in common.
 #[derive(Debug, Clone)]
 struct RelayParts {
     outbox: Outbox,

@@ -101,7 +101,7 @@ pub struct Quote {
 }
 
 /// The largest amount and the longest time that anybody can ask for.
-const MOST_CENTS: i64 = 100_000_000_00;
+const MOST_CENTS: i64 = 10_000_000_000;
 const MOST_MONTHS: i64 = 480;
 
 impl Terms {

@@ -1,4 +1,4 @@
-//! What operators see and do.
+//! The view and the commands of operators.
 
 use std::time::Duration;
 

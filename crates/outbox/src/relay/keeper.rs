@@ -8,7 +8,7 @@ use tidegate_core::{Shutdown, Topic, error_chain};
 use tidegate_log::{Log, LogError, TopicConfig};
 
 use super::RelayParts;
-use super::shared::LoopPulse;
+use super::state::LoopPulse;
 
 /// The longest time between two looks: so soon a relay that came gets its share.
 const LOOK: Duration = Duration::from_secs(2);

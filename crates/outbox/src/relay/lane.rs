@@ -8,7 +8,7 @@ use tidegate_core::env::{Clock, Entropy, Env};
 use tidegate_core::{Backoff, error_chain};
 
 use super::publish::{Buried, Publication, bury, publish};
-use super::shared::LoopPulse;
+use super::state::LoopPulse;
 use super::{BatchCounts, RelayParts};
 use crate::dead_letter::GiveUp;
 use crate::decide::{PublishFacts, PublishOutcome, RowFate, decide};
@@ -43,7 +43,7 @@ struct LaneCursor {
     began: Duration,
 }
 
-/// What a lane does next.
+/// The next step of a lane.
 enum Next {
     Claim,
     Wait(Duration),
@@ -149,7 +149,7 @@ impl RelayLane {
 
     /// Publishes and settles.
     async fn work(&mut self, mut leases: Vec<BucketLease>, rows: Vec<ClaimedRow>) -> Next {
-        // What happens to the others is no matter of this batch.
+        // The fate of the other buckets is no matter of this batch.
         leases.retain(|lease| rows.iter().any(|row| row.bucket == lease.bucket));
         let published = self.publish(&rows).await;
         let mut away = published.away.as_ref().map(error_chain_of);
@@ -206,7 +206,7 @@ impl RelayLane {
             });
         }
         if settled.len() < rows.len() {
-            // What is left must come before whatever follows it: the next claim begins anew.
+            // Rows that are left must come before whatever follows them: the next claim begins anew.
             self.cursor = LaneCursor::default();
         }
         let has_settled = !settled.is_empty();

@@ -6,7 +6,7 @@ use tidegate_core::{Classify, Code, FailureClass, Topic, error_chain};
 use tidegate_log::{Append, Log, LogError};
 
 use super::keeper::make_dlq;
-use super::shared::RelayShared;
+use super::state::RelayShared;
 use crate::OutboxOptions;
 use crate::dead_letter::{GiveUp, dead_letter_of, dlq_of};
 use crate::decide::PublishOutcome;
@@ -22,7 +22,7 @@ pub(super) struct Publication {
     pub(super) away: Option<LogError>,
 }
 
-/// What an error of the log is about.
+/// The thing that an error of the log is about.
 enum Blame {
     /// Every record of a topic that is not there.
     Topic(Topic),
@@ -101,7 +101,7 @@ pub(super) async fn publish(
     };
     batch.prepare(options);
     let all: Vec<usize> = (0..rows.len()).collect();
-    // What is on top goes first.
+    // The list on top goes first.
     let mut stack = vec![all];
     while let Some(mut list) = stack.pop() {
         batch.pass_over_held_up(&mut list);

@@ -1,4 +1,4 @@
-//! What a relay does now and then: the gauges, the clean-up of sent rows, the folding of old postings.
+//! The work of a relay now and then: the gauges, the clean-up of sent rows, the folding of old postings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::env::{Clock, Env};
 
 use super::RelayParts;
-use super::shared::LoopPulse;
+use super::state::LoopPulse;
 
 /// Between two looks at the numbers of the table.
 const LOOK: Duration = Duration::from_secs(5);

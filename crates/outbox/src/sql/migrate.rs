@@ -137,7 +137,7 @@ fn part_of(options: &OutboxOptions) -> String {
     format!("outbox:{}", options.table)
 }
 
-/// What the tables have in them of the settings.
+/// The settings that the tables have in them.
 fn settings_of(options: &OutboxOptions) -> String {
     let order = match options.order {
         EventOrder::ById => "by-id",

@@ -97,7 +97,7 @@ const COLUMNS: &str = "id, event_id, aggregate_type, aggregate_id, type, topic, 
     coalesce(octet_length(payload), 0)::int8, headers::text, (extract(epoch FROM created_at) * 1000)::int8, status, attempts, locked_by,
     (extract(epoch FROM locked_at) * 1000)::int8, (extract(epoch FROM sent_at) * 1000)::int8,
     (extract(epoch FROM last_error_at) * 1000)::int8, (extract(epoch FROM next_attempt_at) * 1000)::int8, last_error";
-/// What is purged comes back with its place, for the postings.
+/// Rows that are purged come back with their place, for the postings.
 const PURGE: &str = "DELETE FROM {table} WHERE id IN (
         SELECT id FROM {table} WHERE status = $1::text
           AND (extract(epoch FROM coalesce(sent_at, last_error_at, created_at)) * 1000)::int8 < $2::int8
@@ -250,7 +250,7 @@ impl OutboxConnection for PgConnection {
                     claimed.rows.push(claimed_row(row)?);
                 }
             }
-            let count = |bucket| {
+            let count = |bucket: u32| {
                 claimed
                     .rows
                     .iter()

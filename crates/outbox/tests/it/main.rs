@@ -5,9 +5,9 @@
     reason = "tests read addresses from the environment and run in real time"
 )]
 
-mod acceptance;
 mod backend;
 mod books;
+mod conformance;
 mod held;
 mod metrics;
 mod simulation;

@@ -1,9 +1,10 @@
-//! Relays under everything at once: they crash between any two calls, calls of the store are refused or lose
-//! their answer, publishes are applied and answered with an error, the broker is slow past the lease, clocks
-//! jump, and some rows are poison.
+//! Relays under everything at once.
 //!
-//! The books agree with the table after each step. At the end the faults stop, and every event is in its
-//! topic or among the dead letters, first occurrences in the order of their keys.
+//! They crash between any two calls. Calls of the store are refused or lose their answer. Publishes are applied and
+//! answered with an error. The broker is slow past the lease, clocks jump, and some rows are poison.
+//!
+//! The books agree with the table after each step. At the end the faults stop. Then every event is in its topic or
+//! among the dead letters, and first occurrences are in the order of their keys.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,7 +40,7 @@ fn options() -> OutboxOptions {
     }
 }
 
-/// What happened to an event before it was in the table, in the order of a counter.
+/// The life of an event before it was in the table, in the order of a counter.
 #[derive(Debug, Clone)]
 struct History {
     key: String,
@@ -420,7 +421,7 @@ fn verify(world: &World, read: &[EventId], dead: &[EventId]) -> u64 {
 #[test]
 fn o12_relays_lose_nothing_and_keep_the_order_of_keys_whatever_happens() {
     let repeated = AtomicU64::new(0);
-    let count = if is_long() { 2_000 } else { 24 };
+    let count = if is_long() { 2_000 } else { 16 };
     seeds!(count, |seed| {
         repeated.fetch_add(simulate(seed), Ordering::Relaxed);
     });

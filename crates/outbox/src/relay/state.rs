@@ -1,4 +1,4 @@
-//! What the tasks of one relay know together.
+//! The knowledge that the tasks of one relay have together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::port::BucketLease;
 /// A loop that neither waits for somebody nor begins anew for this long stands still.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
-/// What a relay did.
+/// The work that a relay did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct RelayReport {
     /// Rows that it published.
