@@ -12,7 +12,7 @@ use crate::value::ValueLocation;
 
 /// A stretch of one source text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Span {
+pub(crate) struct TextSpan {
     /// Which source, counted from zero.
     pub(crate) source: usize,
     /// The first byte.
@@ -25,7 +25,7 @@ pub(crate) struct Span {
     pub(crate) column: usize,
 }
 
-impl Span {
+impl TextSpan {
     /// The beginning of a source.
     pub(crate) fn top_of(source: usize) -> Self {
         Self {
@@ -66,9 +66,9 @@ pub struct Problem {
     pub parts: Vec<Part>,
     /// The other place of a contradiction, if that is in a file. The message names its line, too.
     #[serde(skip)]
-    pub(crate) also: Option<Span>,
+    pub(crate) also: Option<TextSpan>,
     #[serde(skip)]
-    pub(crate) span: Option<Span>,
+    pub(crate) span: Option<TextSpan>,
 }
 
 impl Problem {

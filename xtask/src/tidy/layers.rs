@@ -15,7 +15,7 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
     (
@@ -31,6 +31,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
             "tidegate-store",
         ],
     ),
+    ("tidegate-flow", &["tidegate-core", "tidegate-config"]),
     ("tidegate-log", &["tidegate-core", "tidegate-config"]),
     ("tidegate-logger", &["tidegate-core", "tidegate-config"]),
     (

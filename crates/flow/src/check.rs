@@ -1,0 +1,1 @@
+//! The checker: a tree in, a plan or diagnostics out.

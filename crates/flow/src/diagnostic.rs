@@ -1,0 +1,72 @@
+//! What is wrong with a flow, and where.
+
+use tidegate_config::Severity;
+
+use crate::Span;
+
+/// One finding of the checker, at one place.
+///
+/// ```
+/// use tidegate_flow::{Diagnostic, Span};
+/// let wrong = Diagnostic::new("TG0301", Span::new(0, 7, 12), "there is no field `amont`")
+///     .help("did you mean `amount`?");
+/// assert_eq!(wrong.code, "TG0301");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// The code, a row of the table of codes.
+    pub code: &'static str,
+    /// The place that the caret shows.
+    pub span: Span,
+    /// The mistake in words.
+    pub message: String,
+    /// Advice, if there is any.
+    pub help: Option<String>,
+    /// The second place of a contradiction.
+    pub also: Option<Span>,
+}
+
+impl Diagnostic {
+    /// A finding without advice.
+    #[must_use]
+    pub fn new(code: &'static str, span: Span, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            span,
+            message: message.into(),
+            help: None,
+            also: None,
+        }
+    }
+
+    /// The same finding with advice.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The same finding with its second place.
+    #[must_use]
+    pub const fn also(mut self, span: Span) -> Self {
+        self.also = Some(span);
+        self
+    }
+}
+
+/// A row of the table of codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiagnosticCode {
+    /// The code, for instance `TG0301`.
+    pub code: &'static str,
+    /// Whether it refuses the flow.
+    pub severity: Severity,
+    /// The check in a few words.
+    pub text: &'static str,
+    /// Why it is refused or warned about.
+    pub cause: &'static str,
+    /// A flow that gets it.
+    pub example: &'static str,
+    /// What to write instead.
+    pub repair: &'static str,
+}

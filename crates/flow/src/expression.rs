@@ -1,0 +1,1 @@
+//! Expressions: CEL, checked and evaluated.

@@ -1,0 +1,1 @@
+//! The model: a plain interpreter of the plan.

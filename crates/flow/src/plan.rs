@@ -1,0 +1,1 @@
+//! The plan: what a stage does, as data.
