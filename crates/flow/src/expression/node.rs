@@ -1,0 +1,67 @@
+//! A checked expression: names are slots, types are known where they can be.
+
+use std::sync::Arc;
+
+use regex::Regex;
+
+use super::functions::Function;
+use super::parser::BinaryOperator;
+use super::scope::MetadataName;
+use crate::value::{FlowType, FlowValue, ObjectType};
+
+#[derive(Debug, Clone)]
+pub(super) enum Node {
+    Constant(FlowValue<'static>),
+    Field(Box<FieldPath>),
+    Record(Arc<ObjectType>),
+    Metadata(MetadataName),
+    State(String),
+    /// The variable of a macro.
+    Local(usize),
+    Select(Box<Node>, String),
+    /// Whether a field is there.
+    Has(Box<Node>, String),
+    Index(Box<(Node, Node)>),
+    Not(Box<Node>),
+    Negate(Box<Node>),
+    And(Vec<Node>),
+    Or(Vec<Node>),
+    Conditional(Box<[Node; 3]>),
+    Binary(BinaryOperator, Box<(Node, Node)>),
+    Call(Function, Vec<Node>),
+    /// `matches` with a pattern that was compiled when the expression was checked.
+    Matches(Box<Node>, Regex),
+    Registered(String, Vec<Node>),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+    Loop(Box<Loop>),
+}
+
+/// A field of the record, or a field in it.
+#[derive(Debug, Clone)]
+pub(super) struct FieldPath {
+    pub(super) name: String,
+    /// A declared field that is absent is null; another one that is absent is a failure.
+    pub(super) is_declared: bool,
+    /// The names below it, each with whether it is declared.
+    pub(super) below: Vec<(String, bool)>,
+    pub(super) kind: FlowType,
+}
+
+/// A macro over the elements of a list or the keys of a map.
+#[derive(Debug, Clone)]
+pub(super) struct Loop {
+    pub(super) kind: LoopKind,
+    pub(super) range: Node,
+    pub(super) filter: Option<Node>,
+    pub(super) body: Node,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoopKind {
+    All,
+    Exists,
+    ExistsOne,
+    Map,
+    Filter,
+}
