@@ -1,8 +1,11 @@
 //! What is wrong with a flow, and where.
 
-use tidegate_config::Severity;
+mod codes;
+
+use tidegate_config::{ConfigSource, Problem, Problems, Severity};
 
 use crate::Span;
+pub use codes::CODES;
 
 /// One finding of the checker, at one place.
 ///
@@ -52,6 +55,46 @@ impl Diagnostic {
         self.also = Some(span);
         self
     }
+}
+
+impl Diagnostic {
+    /// Whether it refuses the flow.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        explain(self.code).map_or(Severity::Problem, |row| row.severity)
+    }
+
+    /// Whether it refuses the flow.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.severity() == Severity::Problem
+    }
+}
+
+/// The row of a code.
+///
+/// ```
+/// assert_eq!(tidegate_flow::diagnostic::explain("TG0201").unwrap().text, "process without `receive`");
+/// ```
+#[must_use]
+pub fn explain(code: &str) -> Option<&'static DiagnosticCode> {
+    CODES.iter().find(|row| row.code == code)
+}
+
+/// The errors and the warnings among `diagnostics`, to be shown with the lines of `texts`.
+#[must_use]
+pub fn problems(diagnostics: &[Diagnostic], texts: &[ConfigSource]) -> (Problems, Problems) {
+    let place = |span: Span| (span.source as usize, span.start as usize..span.end as usize);
+    let of = |severity: Severity| {
+        let list = diagnostics.iter().filter(|diagnostic| diagnostic.severity() == severity);
+        let list = list.map(|diagnostic| {
+            let also = diagnostic.also.map(place);
+            Problem::in_text(texts, place(diagnostic.span), also, diagnostic.code, &diagnostic.message)
+                .hint(diagnostic.help.clone())
+        });
+        Problems::in_texts(list.collect(), texts.to_vec())
+    };
+    (of(Severity::Problem), of(Severity::Warning))
 }
 
 /// A row of the table of codes.
