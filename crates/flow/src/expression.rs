@@ -11,10 +11,10 @@ mod check;
 mod evaluate;
 mod functions;
 mod lexer;
+mod library;
 mod node;
 mod parser;
 mod scope;
-mod library;
 mod times;
 
 use tidegate_core::{Code, Failure, FailureClass};

@@ -17,11 +17,10 @@ mod number;
 mod record;
 mod text;
 
-
 pub use json::JsonError;
 pub(crate) use json::member;
-pub(crate) use number::exact;
 use number::compare_numbers;
+pub(crate) use number::exact;
 pub use record::JsonRecord;
 pub(crate) use text::{decimal, duration, in_range, timestamp};
 
@@ -227,7 +226,10 @@ impl<'a> MapKey<'a> {
             FlowValue::Unsigned(number) => Some(Self::Number(i128::from(*number))),
             FlowValue::String(text) => Some(Self::String(text.clone())),
             // A whole double finds the key of the same number.
-            #[expect(clippy::cast_possible_truncation, reason = "whole and far below the limits")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "whole and far below the limits"
+            )]
             FlowValue::Double(number) if number.fract() == 0.0 && number.abs() < 1e19 => {
                 Some(Self::Number(*number as i128))
             }
@@ -282,7 +284,9 @@ impl<'a> FlowValue<'a> {
     pub fn map<N: Into<Cow<'a, str>>>(entries: impl IntoIterator<Item = (N, Self)>) -> Self {
         let entries = entries.into_iter();
         Self::Map(Arc::new(
-            entries.map(|(n, v)| (MapKey::String(n.into()), v)).collect(),
+            entries
+                .map(|(n, v)| (MapKey::String(n.into()), v))
+                .collect(),
         ))
     }
 

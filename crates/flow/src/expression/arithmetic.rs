@@ -1,5 +1,10 @@
 //! `+ - * / %`: whole numbers fail when they overflow, decimals when they would lose a digit.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a value of any other type is refused, also of one that is added later"
+)]
+
 use std::borrow::Cow;
 use std::sync::Arc;
 

@@ -1,5 +1,10 @@
 //! The value of a checked expression for one record.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a value of any other type is refused, also of one that is added later"
+)]
+
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -293,10 +298,15 @@ impl<'a, 'b> Evaluator<'a, 'b> {
             Op::GreaterOrEqual => is(&a, &b, Ordering::is_ge),
             Op::In => match &b {
                 FlowValue::List(values) => self.is_in(&a, values),
-                FlowValue::Map(entries) => {
-                    let is_there = MapKey::of(&a).is_some_and(|key| entries.contains_key(&key));
-                    Ok(FlowValue::Boolean(is_there))
-                }
+                FlowValue::Map(entries) => match MapKey::of(&a) {
+                    Some(key) => Ok(FlowValue::Boolean(entries.contains_key(&key))),
+                    // A number with a fraction could be a key and is none.
+                    None if a.kind().is_number() => Ok(FlowValue::Boolean(false)),
+                    None => {
+                        let message = format!("{} cannot be the key of a map", a.kind());
+                        Err(EvaluationFailure::kind(message))
+                    }
+                },
                 other => Err(EvaluationFailure::kind(format!(
                     "`in` needs a list or a map, this is {}",
                     other.kind()

@@ -1,5 +1,10 @@
 //! What the functions of expressions do.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a value of any other type is refused, also of one that is added later"
+)]
+
 use std::borrow::Cow;
 
 use regex::RegexBuilder;

@@ -182,6 +182,20 @@ impl Parser<'_> {
         matches!(&self.token, ExpressionToken::Name(found, false) if found == word)
     }
 
+    /// Whether the token can name a field; four words need backquotes for that.
+    fn is_field_name(&self) -> bool {
+        let words = ["true", "false", "null", "in"];
+        matches!(&self.token, ExpressionToken::Name(name, is_quoted)
+            if *is_quoted || !words.contains(&name.as_str()))
+    }
+
+    fn is_number(&self) -> bool {
+        matches!(
+            self.token,
+            ExpressionToken::Integer(_) | ExpressionToken::Double(_)
+        )
+    }
+
     fn accept(&mut self, symbol: &str) -> Result<bool, SyntaxError> {
         let is_there = self.is(symbol);
         if is_there {
@@ -304,7 +318,6 @@ impl Parser<'_> {
     }
 
     fn unary(&mut self) -> Result<Syntax, SyntaxError> {
-        let start = self.start;
         let symbol = if self.is("!") { "!" } else { "-" };
         let mut starts = Vec::new();
         while self.is(symbol) {
@@ -312,12 +325,17 @@ impl Parser<'_> {
             self.advance()?;
         }
         // The smallest number has no positive one: its sign belongs to the literal.
-        let is_number = matches!(
-            self.token,
-            ExpressionToken::Integer(_) | ExpressionToken::Double(_)
-        );
-        let is_signed = symbol == "-" && is_number && starts.pop().is_some();
-        let mut tree = self.member(is_signed.then_some(start.max(self.last_end - 1)))?;
+        let mut sign = None;
+        if symbol == "-" && self.is_number() {
+            sign = starts.pop();
+        } else if symbol == "!" && self.is("-") {
+            sign = Some(self.start);
+            self.advance()?;
+            if !self.is_number() {
+                return Err(self.expected("a number"));
+            }
+        }
+        let mut tree = self.member(sign)?;
         for start in starts.into_iter().rev() {
             let end = tree.end;
             let inner = Box::new(tree);
@@ -336,18 +354,10 @@ impl Parser<'_> {
         loop {
             let start = tree.start;
             if self.accept(".")? {
-                let name = match self.advance()? {
-                    ExpressionToken::Name(name, _) => name,
-                    ExpressionToken::Integer(_)
-                    | ExpressionToken::Unsigned(_)
-                    | ExpressionToken::Double(_)
-                    | ExpressionToken::String(_)
-                    | ExpressionToken::Bytes(_)
-                    | ExpressionToken::Symbol(_)
-                    | ExpressionToken::End => {
-                        let message = "the name of a field is missing after the `.`";
-                        return Err(SyntaxError::new(start, self.last_end, message));
-                    }
+                let is_name = self.is_field_name();
+                let (true, ExpressionToken::Name(name, _)) = (is_name, self.advance()?) else {
+                    let message = "the name of a field is missing after the `.`";
+                    return Err(SyntaxError::new(start, self.last_end, message));
                 };
                 let kind = if self.accept("(")? {
                     let arguments = self.list(")")?;
@@ -389,7 +399,7 @@ impl Parser<'_> {
         }
         if self.accept(".")? {
             // A leading dot means a name of the outermost scope, which ours always are.
-            if !matches!(self.token, ExpressionToken::Name(_, _)) {
+            if !self.is_field_name() {
                 return Err(self.expected("a name"));
             }
         }
@@ -405,6 +415,7 @@ impl Parser<'_> {
                 Some(number) => SyntaxKind::Literal(FlowValue::Unsigned(number)),
                 None => return Err(too_large(place)),
             },
+            ExpressionToken::Double(number) if !number.is_finite() => return Err(too_large(place)),
             ExpressionToken::Double(number) => {
                 SyntaxKind::Literal(FlowValue::Double(if is_negative {
                     -number

@@ -1,5 +1,10 @@
 //! Parts of timestamps and durations.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a value of any other type is refused, also of one that is added later"
+)]
+
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 

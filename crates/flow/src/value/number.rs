@@ -58,10 +58,13 @@ fn whole_against_double(whole: i128, double: f64) -> Option<Ordering> {
         reason = "the fraction is looked at below"
     )]
     let floor = double.floor() as i128;
-    match whole.cmp(&floor) {
-        Ordering::Equal if double.fract() != 0.0 => Some(Ordering::Less),
-        ordering => Some(ordering),
-    }
+    let has_fraction = double.fract() != 0.0;
+    let at_floor = whole == floor && has_fraction;
+    Some(if at_floor {
+        Ordering::Less
+    } else {
+        whole.cmp(&floor)
+    })
 }
 
 /// An operation on two decimals; none where its exact result has more than 28 digits.
