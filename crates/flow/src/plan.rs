@@ -28,7 +28,9 @@ pub use process::{
     ModePlan, ParallelismPlan, ProcessPlan, ProjectPlan, RetryPlan, SinkPlan, SlowPlan, SourcePlan, StateKind,
     StatePlan, TimePlan, TopicKind, TopicPlan, TtlPlan,
 };
+pub(crate) use schema::object_type;
 pub use schema::{ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, SchemaPlan};
+pub(crate) use ways_out::ways_out;
 pub use ways_out::{LedgerPlace, WayOut};
 
 /// The version of the JSON.

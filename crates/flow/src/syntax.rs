@@ -8,6 +8,7 @@ mod lexer;
 mod notation;
 mod parser;
 mod printer;
+mod spacing;
 mod tree;
 mod unsupported;
 

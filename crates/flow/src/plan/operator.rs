@@ -18,6 +18,9 @@ pub struct StepPlan {
     /// The id of its state, if it keeps any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The inputs that pass a topic of the stage's own first, because the step has another key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repartition: Vec<String>,
     /// What it does.
     #[serde(flatten)]
     pub operator: OperatorPlan,

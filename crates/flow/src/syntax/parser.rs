@@ -52,6 +52,7 @@ pub fn parse(text: &str, source: u32) -> (SyntaxTree, Vec<Diagnostic>) {
         expressions: Vec::new(),
         skipped: Vec::new(),
         process: None,
+        misnamed: None,
         failed_at: 0,
         is_at_loose_end: false,
     };
@@ -106,6 +107,8 @@ struct FlowParser<'p> {
     skipped: Vec<(u32, u32)>,
     /// The name of the process that is being read.
     process: Option<String>,
+    /// A reserved word that stands for a name, which has been told about.
+    misnamed: Option<usize>,
     /// The token at which the last failure happened.
     failed_at: usize,
     /// Whether a mistake skipped the rest of the file, so that a missing `end` is no second one.
@@ -149,7 +152,7 @@ impl FlowParser<'_> {
             kind => kind == FlowTokenKind::QuotedName,
         };
         match class {
-            TokenClass::Name => is_name,
+            TokenClass::Name => is_name || self.misnamed == Some(at),
             TokenClass::Field => {
                 let is_before_colon = self.word(at + 1) == ":" && (is_name || kind == FlowTokenKind::Word);
                 is_before_colon || (is_name && !["key", "time"].contains(&word))
@@ -346,6 +349,12 @@ impl FlowParser<'_> {
         let is_field = label == "field";
         if !is_word {
             return;
+        }
+        if RESERVED.contains(&word.as_str()) && !is_field && !self.token(self.at).begins_line {
+            let message = format!("`{word}` is a reserved word and cannot be a name");
+            let help = format!("write another name, or `{word}` in backquotes");
+            self.diagnostics.push(Diagnostic::new("TG0014", span, message).help(help));
+            self.misnamed = Some(self.at);
         }
         if word.starts_with('_') {
             let message = format!("`{word}` begins with `_`: such names are metadata of the record");

@@ -3,6 +3,7 @@
 //! **Invariant:** printing changes nothing but white space, and printing what was printed changes nothing.
 
 use super::lexer::{FlowComment, FlowTokenKind};
+use super::spacing::blanks;
 use super::tree::{SyntaxNode, SyntaxTree};
 
 const INDENT: &str = "    ";
@@ -23,7 +24,14 @@ pub fn print(tree: &SyntaxTree) -> String {
             *place = Some(*depth);
         }
     }
-    let mut printer = FlowPrinter { tree, depths, rows: table_rows(tree), out: String::new(), depth: 0 };
+    let mut inside = vec![None; tree.tokens.len()];
+    for (from, to) in &tree.expressions {
+        for (at, is_blank) in (*from..*to).zip(blanks(tree, *from, *to)).skip(1) {
+            inside[at as usize] = Some(is_blank);
+        }
+    }
+    let rows = table_rows(tree, &inside);
+    let mut printer = FlowPrinter { tree, depths, inside, rows, out: String::new(), depth: 0 };
     let end = tree.tokens.len() - 1;
     let mut at = 0;
     while at < end {
@@ -57,6 +65,8 @@ struct FlowPrinter<'t> {
     tree: &'t SyntaxTree,
     /// The depth of the line that a token begins.
     depths: Vec<Option<u16>>,
+    /// For the tokens inside of expressions, whether a blank stands before them.
+    inside: Vec<Option<bool>>,
     rows: Vec<PrintedRow>,
     out: String,
     /// The depth of the current line.
@@ -100,7 +110,7 @@ impl FlowPrinter<'_> {
                 self.depth = depth;
             }
             None if is_line_over => self.new_line(self.depth + 1, end, token.start as usize, false),
-            None if at > 0 && (end > self.tree.tokens[at - 1].end as usize || is_apart(tree, at)) => self.out.push(' '),
+            None if at > 0 && (end > self.tree.tokens[at - 1].end as usize || is_apart(tree, &self.inside, at)) => self.out.push(' '),
             None => {}
         }
     }
@@ -125,14 +135,11 @@ fn comment_text(tree: &SyntaxTree, comment: FlowComment) -> &str {
 }
 
 /// Whether a blank stands between a token and the one before it on the same line.
-fn is_apart(tree: &SyntaxTree, at: usize) -> bool {
+fn is_apart(tree: &SyntaxTree, inside: &[Option<bool>], at: usize) -> bool {
     let (before, token) = (tree.token_text(index(at - 1)), tree.token_text(index(at)));
     let was_apart = tree.tokens[at - 1].end < tree.tokens[at].start;
-    let expressions = &tree.expressions;
-    let next = expressions.partition_point(|(_, to)| *to as usize <= at);
-    let is_inside = expressions.get(next).is_some_and(|(from, _)| (*from as usize) < at);
-    if is_inside {
-        return was_apart;
+    if let Some(is_blank) = inside[at] {
+        return is_blank;
     }
     match (before, token) {
         (_, "," | "." | ".." | ":") | ("." | "..", _) => false,
@@ -145,11 +152,11 @@ fn is_apart(tree: &SyntaxTree, at: usize) -> bool {
 }
 
 /// The rows of all decision tables without comments inside, with their columns aligned.
-fn table_rows(tree: &SyntaxTree) -> Vec<PrintedRow> {
+fn table_rows(tree: &SyntaxTree, inside: &[Option<bool>]) -> Vec<PrintedRow> {
     let mut printed = Vec::new();
     for table in tree.root().all("decision") {
         let rows: Vec<SyntaxNode<'_>> = table.children().filter(|node| ["head", "row"].contains(&node.label())).collect();
-        let cells = |row: &SyntaxNode<'_>| row.children().map(|cell| (cell.label() == "result", joined(tree, cell))).collect();
+        let cells = |row: &SyntaxNode<'_>| row.children().map(|cell| (cell.label() == "result", joined(tree, inside, cell))).collect();
         let texts: Vec<Vec<(bool, String)>> = rows.iter().map(cells).collect();
         let width = |column: usize| texts.iter().filter_map(|row| Some(row.get(column)?.1.chars().count())).max();
         for (row, cells) in rows.iter().zip(&texts) {
@@ -177,11 +184,11 @@ fn table_rows(tree: &SyntaxTree) -> Vec<PrintedRow> {
     printed
 }
 
-fn joined(tree: &SyntaxTree, node: SyntaxNode<'_>) -> String {
+fn joined(tree: &SyntaxTree, inside: &[Option<bool>], node: SyntaxNode<'_>) -> String {
     let (from, to) = node.range();
     let mut text = String::new();
     for at in from..to {
-        if at > from && is_apart(tree, at as usize) {
+        if at > from && is_apart(tree, inside, at as usize) {
             text.push(' ');
         }
         text.push_str(tree.token_text(at));

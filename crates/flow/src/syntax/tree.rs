@@ -229,6 +229,15 @@ impl<'t> SyntaxNode<'t> {
         text
     }
 
+    /// The text with the blanks that we put into expressions.
+    #[must_use]
+    pub fn canonical_text(self) -> String {
+        let (from, to) = self.node.tokens;
+        let blanks = super::spacing::blanks(self.tree, from, to);
+        let tokens = self.words().into_iter().zip(blanks);
+        tokens.fold(String::new(), |text, (token, is_blank)| text + if is_blank { " " } else { "" } + token)
+    }
+
     /// The text between the quotes, with its escapes resolved as far as the language has them.
     #[must_use]
     pub fn unquoted(self) -> String {
@@ -256,6 +265,22 @@ impl<'t> SyntaxNode<'t> {
             }
         }
         text
+    }
+
+    /// Whether one pair of parentheses is around the whole node.
+    #[must_use]
+    pub fn is_in_parentheses(self) -> bool {
+        let words = self.words();
+        let mut depth = 0_usize;
+        let closes = words.iter().position(|word| {
+            match *word {
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth == 0
+        });
+        words.first() == Some(&"(") && closes == Some(words.len() - 1)
     }
 
     /// Whether the first token is a text.

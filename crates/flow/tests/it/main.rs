@@ -1,6 +1,8 @@
 //! Promises of the flow language.
 
+mod codes;
 mod grammar;
+mod plans;
 
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use tidegate_config::nearest;
 
-use super::super::grammar::{RESERVED, rules};
+use super::super::grammar::rules;
 use super::super::lexer::FlowTokenKind;
 use super::super::notation::{GrammarItem, TokenClass};
 use super::super::unsupported::Unsupported;
@@ -45,13 +45,6 @@ impl FlowParser<'_> {
         let quoted = if self.is_end(at) { found.clone() } else { format!("`{found}`") };
         if matches!(item, GrammarItem::Word("end")) && code.is_none() {
             return self.missing_end(&quoted);
-        }
-        let is_reserved = self.token(at).kind == FlowTokenKind::Word && RESERVED.contains(&found.as_str());
-        let is_same_line = !self.token(at).begins_line;
-        if matches!(item, GrammarItem::Class(TokenClass::Name)) && is_reserved && is_same_line {
-            let message = format!("`{found}` is a reserved word and cannot be a name");
-            let help = format!("write another name, or `{found}` in backquotes");
-            return self.stop(Diagnostic::new("TG0014", span, message).help(help));
         }
         let mut expected: Vec<Expected> = Vec::new();
         first(item, &mut expected);
@@ -142,6 +135,8 @@ impl FlowParser<'_> {
             self.steps.set(self.steps.get() + 1);
             at += 1;
         }
+        // At the top of the file, an `end` belongs to the declaration that failed.
+        at += usize::from(self.depth == 0 && self.word(at) == "end");
         self.skipped.push((index(start), index(at)));
         self.at = at;
     }

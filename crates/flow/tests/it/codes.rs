@@ -1,0 +1,95 @@
+//! Each code has a row, a file that gets it and nothing else, and its words as text and JSON.
+
+use std::collections::BTreeMap;
+
+use tidegate_config::{Color, ConfigSource, Severity};
+use tidegate_flow::Diagnostic;
+use tidegate_flow::check::{Registered, RegisteredTransform, check_flows};
+use tidegate_flow::diagnostic::{CODES, problems};
+use tidegate_flow::plan::compare;
+
+use crate::{assert_golden, names, read};
+
+/// Codes that need the configuration, and have their tests where that is read.
+const WITH_CONFIGURATION: [&str; 8] =
+    ["TG0701", "TG0702", "TG0703", "TG0704", "TG0705", "TG0706", "TG0707", "TG0708"];
+/// Codes that need the plan before.
+const WITH_OLD_PLAN: [&str; 4] = ["TG0709", "TG0901", "TG0902", "TG0903"];
+
+fn registered() -> Registered {
+    let mut registered = Registered::default();
+    registered.transforms.insert("registered_twice".to_owned(), RegisteredTransform::default());
+    registered
+}
+
+pub(crate) fn shown(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
+    let texts = [ConfigSource { name: name.to_owned(), text: text.to_owned() }];
+    let (errors, warnings) = problems(diagnostics, &texts);
+    let mut shown = String::new();
+    for (severity, list) in [(Severity::Problem, errors), (Severity::Warning, warnings)] {
+        if !list.is_empty() {
+            let json = serde_json::to_string_pretty(&list).unwrap();
+            shown += &format!("{}\n{json}\n", list.render_as(severity, Color::Never));
+        }
+    }
+    shown
+}
+
+#[test]
+fn r25_each_code_has_a_row_in_order_a_file_and_its_words() {
+    let codes: Vec<&str> = CODES.iter().map(|row| row.code).collect();
+    assert!(codes.is_sorted());
+    assert_eq!(codes.len(), 82);
+    let files: Vec<String> = names("codes").into_iter().filter(|name| !name.contains(".old.")).collect();
+    let expected: Vec<String> = codes.iter().map(|code| format!("{code}.flow")).collect();
+    assert_eq!(files, expected);
+    for row in CODES {
+        for text in [row.text, row.cause, row.example, row.repair] {
+            assert!(!text.is_empty(), "{}", row.code);
+        }
+    }
+}
+
+#[test]
+fn r25_each_file_gets_its_code_and_nothing_else() {
+    let mut wrong = Vec::new();
+    for row in CODES.iter().filter(|row| !WITH_CONFIGURATION.contains(&row.code) && !WITH_OLD_PLAN.contains(&row.code)) {
+        let flows = check_flows(&[row.example], &registered());
+        let found: Vec<&str> = flows.diagnostics.iter().map(|diagnostic| diagnostic.code).collect();
+        let shown = shown(&format!("{}.flow", row.code), row.example, &flows.diagnostics);
+        if found != [row.code] {
+            wrong.push(format!("{}: {found:?}\n{shown}", row.code));
+            continue;
+        }
+        assert_golden(&format!("tests/codes/{}.txt", row.code), &shown);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn r25_files_of_the_configuration_codes_are_right_by_themselves() {
+    for code in WITH_CONFIGURATION {
+        let flows = check_flows(&[&read(&format!("codes/{code}.flow"))], &Registered::default());
+        assert!(flows.plan.is_some(), "{code}: {:?}", flows.diagnostics);
+    }
+}
+
+#[test]
+fn r25_two_plans_get_the_codes_of_state() {
+    for code in WITH_OLD_PLAN {
+        let new = check_flows(&[&read(&format!("codes/{code}.flow"))], &Registered::default()).plan.unwrap();
+        let mut partitions = BTreeMap::new();
+        let old = if code == "TG0709" {
+            partitions.insert("a".to_owned(), (12, 24));
+            new.clone()
+        } else {
+            let text = read(&format!("codes/{code}.old.flow"));
+            check_flows(&[&text], &Registered::default()).plan.unwrap()
+        };
+        let changes = compare(&old, &new, &partitions);
+        let refused: Vec<_> = changes.iter().filter(|change| change.code.is_some()).collect();
+        assert_eq!(refused.iter().filter_map(|change| change.code).collect::<Vec<_>>(), [code]);
+        let shown = serde_json::to_string_pretty(&refused).unwrap();
+        assert_golden(&format!("tests/codes/{code}.txt"), &format!("{shown}\n"));
+    }
+}
