@@ -19,6 +19,7 @@ mod times;
 
 use tidegate_core::{Code, Failure, FailureClass};
 
+pub(crate) use arithmetic::{add, average};
 pub use check::{CheckedExpression, check};
 pub use scope::{
     ExpressionBindings, ExpressionHost, ExpressionScope, FunctionSignature, NoHost, RecordMetadata,

@@ -34,26 +34,10 @@ pub(super) fn arithmetic<'a>(
     a: FlowValue<'a>,
     b: FlowValue<'a>,
 ) -> EvaluationResult<FlowValue<'a>> {
+    if let Some(result) = numbers(operator, &a, &b) {
+        return result;
+    }
     match (a, b) {
-        (V::Integer(a), V::Integer(b)) => integers(operator, a, b).map(V::Integer),
-        (V::Unsigned(a), V::Unsigned(b)) => unsigned(operator, a, b).map(V::Unsigned),
-        (V::Double(a), V::Double(b)) => doubles(operator, a, b),
-        // Static types are never mixed; without a schema, `10` and `12.5` are numbers of one field.
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "the other one is a double already"
-        )]
-        (V::Integer(a), V::Double(b)) => doubles(operator, a as f64, b),
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "the other one is a double already"
-        )]
-        (V::Double(a), V::Integer(b)) => doubles(operator, a, b as f64),
-        (V::Decimal(a), V::Decimal(b)) => decimals(operator, a, b),
-        (V::Decimal(a), V::Integer(b)) => decimals(operator, a, Decimal::from(b)),
-        (V::Integer(a), V::Decimal(b)) => decimals(operator, Decimal::from(a), b),
-        (V::Decimal(a), V::Unsigned(b)) => decimals(operator, a, Decimal::from(b)),
-        (V::Unsigned(a), V::Decimal(b)) => decimals(operator, Decimal::from(a), b),
         (V::String(a), V::String(b)) if operator == Op::Add => {
             evaluator.pay(a.len() + b.len())?;
             let mut text = a.into_owned();
@@ -78,6 +62,63 @@ pub(super) fn arithmetic<'a>(
             Err(EvaluationFailure::kind(message))
         }),
     }
+}
+
+/// Operations on numbers; none where one of them is none.
+fn numbers<'a>(
+    operator: BinaryOperator,
+    a: &FlowValue<'_>,
+    b: &FlowValue<'_>,
+) -> Option<EvaluationResult<FlowValue<'a>>> {
+    Some(match (a, b) {
+        (V::Integer(a), V::Integer(b)) => integers(operator, *a, *b).map(V::Integer),
+        (V::Unsigned(a), V::Unsigned(b)) => unsigned(operator, *a, *b).map(V::Unsigned),
+        (V::Double(a), V::Double(b)) => doubles(operator, *a, *b),
+        // Static types are never mixed; without a schema, `10` and `12.5` are numbers of one field.
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "the other one is a double already"
+        )]
+        (V::Integer(a), V::Double(b)) => doubles(operator, *a as f64, *b),
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "the other one is a double already"
+        )]
+        (V::Double(a), V::Integer(b)) => doubles(operator, *a, *b as f64),
+        (V::Decimal(a), V::Decimal(b)) => decimals(operator, *a, *b),
+        (V::Decimal(a), V::Integer(b)) => decimals(operator, *a, Decimal::from(*b)),
+        (V::Integer(a), V::Decimal(b)) => decimals(operator, Decimal::from(*a), *b),
+        (V::Decimal(a), V::Unsigned(b)) => decimals(operator, *a, Decimal::from(*b)),
+        (V::Unsigned(a), V::Decimal(b)) => decimals(operator, Decimal::from(*a), *b),
+        _ => return None,
+    })
+}
+
+/// The sum of two numbers, for aggregates.
+pub(crate) fn add(
+    a: &FlowValue<'_>,
+    b: &FlowValue<'_>,
+) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
+    let refuse = || EvaluationFailure::kind(format!("{} and {} have no sum", a.kind(), b.kind()));
+    numbers(Op::Add, a, b).unwrap_or_else(|| Err(refuse()))
+}
+
+/// A sum divided by a count; whole numbers have an average with a fraction.
+pub(crate) fn average(
+    sum: &FlowValue<'_>,
+    count: usize,
+) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    let is_exact = matches!(sum, V::Decimal(_));
+    #[expect(clippy::cast_precision_loss, reason = "an average of doubles is one")]
+    let count = if is_exact { V::Integer(count) } else { V::Double(count as f64) };
+    let sum = match sum {
+        #[expect(clippy::cast_precision_loss, reason = "no count of records is that large")]
+        V::Unsigned(sum) => V::Double(*sum as f64),
+        other => other.clone().into_owned(),
+    };
+    let refuse = || EvaluationFailure::kind(format!("{} has no average", sum.kind()));
+    numbers(Op::Divide, &sum, &count).unwrap_or_else(|| Err(refuse()))
 }
 
 fn integers(operator: BinaryOperator, a: i64, b: i64) -> EvaluationResult<i64> {

@@ -95,7 +95,7 @@ fn expression(random: &mut Random, wanted: Wanted, depth: u32) -> String {
             let (a, b) = (part(wanted), part(wanted));
             match random.below(4) {
                 0 | 1 => format!("({a} {} {b})", random.pick(&["+", "-", "*", "/"])),
-                2 => format!("double({})", expression(random, Wanted::Integer, depth)),
+                2 => format!("double(i * {})", random.pick(&["j", "3", "-7"])),
                 _ => shared(random, wanted),
             }
         }
