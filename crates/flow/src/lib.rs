@@ -5,6 +5,7 @@ pub mod diagnostic;
 pub mod expression;
 pub mod model;
 pub mod plan;
+pub mod scenario;
 mod span;
 pub mod syntax;
 pub mod value;

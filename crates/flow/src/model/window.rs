@@ -78,21 +78,26 @@ impl FlowModel<'_> {
         }
         self.results.settle(&moving.ids, Place::Delivered);
         for (start, end) in open {
-            let joined = self.merge_into(at, &key, (start, end), paths, (moving, values.clone()), *shape);
-            let (entry, end) = joined;
-            self.memory.set_timer(end.saturating_add(lateness), ModelTimer::WindowGone { step: at, key: key.clone(), entry });
-            if end <= progress {
-                // The window fired before: the record corrects it at once.
+            let (entry, end, is_new) = self.merge_into(at, &key, (start, end), paths, (moving, values.clone()), *shape);
+            let has_fired = end <= progress;
+            if is_new {
+                // At one due time the result comes first: the order of the timers is that of their making.
+                if !has_fired {
+                    self.memory.set_timer(end, ModelTimer::WindowEnd { step: at, key: key.clone(), entry });
+                }
+                let gone = ModelTimer::WindowGone { step: at, key: key.clone(), entry };
+                self.memory.set_timer(end.saturating_add(lateness), gone);
+            }
+            if has_fired {
+                // The window is past its end: the record corrects it at once.
                 let ended = self.window_ends(at, &key, entry);
                 ended.map_err(|(failure, _, _)| failure)?;
-            } else {
-                self.memory.set_timer(end, ModelTimer::WindowEnd { step: at, key: key.clone(), entry });
             }
         }
         Ok(())
     }
 
-    /// Adds a record to its window; sessions that touch become one. The answer is the entry and its end.
+    /// Adds a record to its window; sessions that touch become one. The answer is the entry, its end, and whether it is new.
     fn merge_into(
         &mut self,
         at: usize,
@@ -101,7 +106,7 @@ impl FlowModel<'_> {
         paths: &[String],
         (moving, values): (&Moving, Vec<FlowValue<'static>>),
         shape: WindowShape,
-    ) -> (u64, i64) {
+    ) -> (u64, i64, bool) {
         let entry = self.memory.number();
         let windows = self.memory.windows.entry((at, key.to_owned())).or_default();
         let is_session = matches!(shape, WindowShape::Session { .. });
@@ -131,7 +136,7 @@ impl FlowModel<'_> {
             merged.records.extend(window.records);
         }
         merged.records.push((moving.record.clone(), values));
-        let place = (merged.entry, merged.end);
+        let place = (merged.entry, merged.end, merged.entry == entry);
         rest.push(merged);
         *windows = rest;
         place
