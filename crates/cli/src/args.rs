@@ -1,5 +1,6 @@
 //! The command line.
 
+mod flow;
 mod queue;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::tail::{From, parse_from};
+pub(crate) use flow::{FlowArgs, FlowExplain};
 pub(crate) use queue::{
     EventRef, ProjectionArgs, ProjectionRebuild, QueueArgs, QueueLs, QueuePublish, QueueRetry,
     SqlDialect, StatusArg, StoreAt,
@@ -73,6 +75,14 @@ pub(crate) enum CommandArgs {
         /// Events per second, for the note on how long the spill lasts
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
         rate: u64,
+    },
+    /// Check, format or explain flow files
+    #[command(subcommand)]
+    Flow(FlowArgs),
+    /// Explain a code of the flow language: its cause, an example, the repair
+    Explain {
+        /// The code, such as TG0301
+        code: String,
     },
     /// Show the configuration, or what may stand in it
     #[command(subcommand)]

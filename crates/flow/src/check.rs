@@ -85,17 +85,25 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
     CheckedFlows { plan: (!has_error).then_some(plan), diagnostics, places }
 }
 
-/// Keeps so many diagnostics of each file, the last of which says that there are more.
+/// Keeps so many diagnostics of each file, errors first. The last error says that there are more.
 fn cap(diagnostics: &mut Vec<Diagnostic>) {
-    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut errors: BTreeMap<u32, usize> = BTreeMap::new();
     diagnostics.retain_mut(|diagnostic| {
-        let count = counts.entry(diagnostic.span.source).or_default();
+        if !diagnostic.is_error() {
+            return true;
+        }
+        let count = errors.entry(diagnostic.span.source).or_default();
         *count += 1;
         if *count == MAX_DIAGNOSTICS {
             let message = format!("only {MAX_DIAGNOSTICS} findings of a file are listed, the limit `diagnostics`");
             *diagnostic = Diagnostic::new("TG0016", diagnostic.span, message);
         }
         *count <= MAX_DIAGNOSTICS
+    });
+    diagnostics.retain(|diagnostic| {
+        let count = errors.entry(diagnostic.span.source).or_default();
+        *count += usize::from(!diagnostic.is_error());
+        diagnostic.is_error() || *count <= MAX_DIAGNOSTICS
     });
 }
 

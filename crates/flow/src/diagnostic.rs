@@ -2,6 +2,7 @@
 
 mod codes;
 
+use serde::Serialize;
 use tidegate_config::{ConfigSource, Problem, Problems, Severity};
 
 use crate::Span;
@@ -95,6 +96,45 @@ pub fn problems(diagnostics: &[Diagnostic], texts: &[ConfigSource]) -> (Problems
         Problems::in_texts(list.collect(), texts.to_vec())
     };
     (of(Severity::Problem), of(Severity::Warning))
+}
+
+/// A finding as programs read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShownDiagnostic {
+    /// The code.
+    pub code: String,
+    /// `error` or `warning`.
+    pub severity: &'static str,
+    /// The name of the file.
+    pub file: String,
+    /// The line, counted from one.
+    pub line: usize,
+    /// The column in characters, counted from one.
+    pub column: usize,
+    /// The mistake in words.
+    pub message: String,
+    /// Advice, if there is any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// The findings as programs read them, in the order of the files.
+#[must_use]
+pub fn shown(diagnostics: &[Diagnostic], texts: &[ConfigSource]) -> Vec<ShownDiagnostic> {
+    let (errors, warnings) = problems(diagnostics, texts);
+    let mut shown = Vec::new();
+    for (severity, list) in [("error", errors), ("warning", warnings)] {
+        shown.extend(list.iter().map(|problem| ShownDiagnostic {
+            code: problem.path.clone(),
+            severity,
+            file: problem.file.clone(),
+            line: problem.line,
+            column: problem.column,
+            message: problem.message.clone(),
+            hint: problem.hint.clone(),
+        }));
+    }
+    shown
 }
 
 /// A row of the table of codes.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tidegate_config::Config;
+
 use super::{CheckedFlows, NamedPlace};
 use crate::plan::{OperatorPlan, ProcessPlan};
 use crate::{Diagnostic, Span};
@@ -10,6 +12,13 @@ use crate::{Diagnostic, Span};
 const NOT_BUILT: [(&str, &str); 3] = [("lookups", "mongodb"), ("checkpoints", "s3"), ("state-backends", "remote")];
 
 /// The names that the configuration binds.
+///
+/// ```
+/// use tidegate_config::{Inputs, load};
+/// use tidegate_flow::check::Bindings;
+/// let config = load(&Inputs::of_text("tidegate.yaml", "streams: {orders: {partitions: 3}}")).config;
+/// assert_eq!(Bindings::from_config(&config).streams["orders"].partitions, Some(3));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bindings {
     /// The streams.
@@ -20,6 +29,34 @@ pub struct Bindings {
     pub weaker: Vec<String>,
 }
 
+impl Bindings {
+    /// The bindings of a configuration.
+    #[must_use]
+    pub fn from_config(config: &Config) -> Self {
+        let streams = config.names("streams").into_iter().map(|name| {
+            let key = |key: &str| format!("streams.\"{name}\".{key}");
+            let partitions = config.integer(&key("partitions")).and_then(|count| u32::try_from(count).ok());
+            let cluster = config.text(&key("cluster")).unwrap_or("default").to_owned();
+            let origin = config.origin(&format!("streams.\"{name}\"")).map(|origin| origin.to_string());
+            (name.to_owned(), StreamBinding { cluster, partitions, origin: origin.unwrap_or_default() })
+        });
+        let streams = streams.collect();
+        let others = ["lookups", "checkpoints", "state-backends"].into_iter().flat_map(|section| {
+            config.names(section).into_iter().map(move |name| LookupBinding {
+                section: section.to_owned(),
+                name: name.to_owned(),
+                kind: config.text(&format!("{section}.\"{name}\".type")).unwrap_or_default().to_owned(),
+            })
+        });
+        let others = others.collect();
+        let weaker = config.names("resources").into_iter().filter(|name| {
+            let delivery = config.text(&format!("resources.\"{name}\".delivery"));
+            delivery.is_some_and(|delivery| delivery != "exactly-once")
+        });
+        Self { streams, others, weaker: weaker.map(str::to_owned).collect() }
+    }
+}
+
 /// Where a stream lives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamBinding {
@@ -27,6 +64,8 @@ pub struct StreamBinding {
     pub cluster: String,
     /// The number of partitions, if it is given.
     pub partitions: Option<u32>,
+    /// The place in the configuration.
+    pub origin: String,
 }
 
 /// A binding with a type.
@@ -114,7 +153,9 @@ fn partitions(process: &ProcessPlan, bindings: &Bindings, place: &dyn Fn(&str) -
             .collect();
         let differs = counts.iter().find(|(_, count)| Some(count) != counts.first().map(|(_, count)| count));
         if let (Some((first, one)), Some((stream, other))) = (counts.first(), differs) {
-            let message = format!("`{first}` has {one} partitions and `{stream}` has {other}");
+            let origin = |stream: &str| bindings.streams.get(stream).map_or("", |binding| &binding.origin);
+            let (at, there) = (origin(first), origin(stream));
+            let message = format!("`{first}` has {one} partitions ({at}) and `{stream}` has {other} ({there})");
             found.push(Diagnostic::new("TG0707", place(stream), message).also(place(first)));
         }
     }
@@ -129,7 +170,8 @@ fn clusters(process: &ProcessPlan, bindings: &Bindings, place: &dyn Fn(&str) -> 
     };
     let away = process.sinks.iter().filter(|sink| cluster(&sink.stream).is_some_and(|other| other != home));
     away.map(|sink| {
-        let message = format!("`{}` is in another cluster than the input, so it cannot commit with the epoch", sink.stream);
+        let origin = bindings.streams.get(&sink.stream).map_or("", |binding| &binding.origin);
+        let message = format!("`{}` is in another cluster than the input ({origin}), so it cannot commit with the epoch", sink.stream);
         Diagnostic::new("TG0708", place(&sink.stream), message).help("say `delivery: at-least-once` in `resources`")
     })
     .collect()

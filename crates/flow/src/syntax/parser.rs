@@ -26,7 +26,7 @@ pub const MAX_NAME: usize = 128;
 /// Diagnostics that are listed for one file.
 pub const MAX_DIAGNOSTICS: usize = 100;
 /// Looks at a token or a rule that a byte of text may cost, and that an empty file may.
-pub const MAX_STEPS_PER_BYTE: u64 = 400;
+pub const MAX_STEPS_PER_BYTE: u64 = 100;
 
 /// Labels of names that are declared where they stand.
 const DECLARING: [&str; 4] = ["name", "alias", "into", "field"];
@@ -45,6 +45,7 @@ pub fn parse(text: &str, source: u32) -> (SyntaxTree, Vec<Diagnostic>) {
         tokens: &lexed.tokens,
         at: 0,
         depth: 0,
+        types: 0,
         steps: Cell::new(0),
         diagnostics: lexed.diagnostics,
         declined: (0, Vec::new()),
@@ -97,7 +98,9 @@ struct FlowParser<'p> {
     source: u32,
     tokens: &'p [FlowToken],
     at: usize,
+    /// Rules inside each other, and types among them.
     depth: usize,
+    types: usize,
     steps: Cell<u64>,
     diagnostics: Vec<Diagnostic>,
     /// The furthest token at which something optional was passed over, and what that was.
@@ -282,7 +285,7 @@ impl FlowParser<'_> {
                 self.at += 1;
                 Ok(())
             }
-            GrammarItem::Rule(_, index) => self.nested(|parser| parser.item(&rules()[*index].item, indent, out)),
+            GrammarItem::Rule(name, index) => self.nested(name, |parser| parser.item(&rules()[*index].item, indent, out)),
             GrammarItem::Sequence(items) => items.iter().try_for_each(|item| self.item(item, indent, out)),
             GrammarItem::Choice(items) => {
                 let at = self.at;
@@ -312,16 +315,22 @@ impl FlowParser<'_> {
         }
     }
 
-    fn nested(&mut self, parse: impl FnOnce(&mut Self) -> Result<(), ParseStop>) -> Result<(), ParseStop> {
-        self.depth += 1;
-        // Ten rules lead to a type; each type inside of it adds two at most.
-        if self.depth > MAX_NESTING * 2 + 10 {
-            let message = format!("more than {MAX_NESTING} levels inside each other, the limit `nesting`");
-            self.depth -= 1;
+    /// Parses what a rule stands for. Only types have themselves inside.
+    fn nested(
+        &mut self,
+        name: &str,
+        parse: impl FnOnce(&mut Self) -> Result<(), ParseStop>,
+    ) -> Result<(), ParseStop> {
+        let types = usize::from(name == "type");
+        if self.types + types > MAX_NESTING {
+            let message = format!("more than {MAX_NESTING} types inside each other, the limit `nesting`");
             return Err(self.stop(Diagnostic::new("TG0016", self.span(self.at), message)));
         }
+        self.depth += 1;
+        self.types += types;
         let result = parse(self);
         self.depth -= 1;
+        self.types -= types;
         result
     }
 

@@ -28,11 +28,11 @@ pub(crate) fn shown(name: &str, text: &str, diagnostics: &[Diagnostic]) -> Strin
     let mut shown = String::new();
     for (severity, list) in [(Severity::Problem, errors), (Severity::Warning, warnings)] {
         if !list.is_empty() {
-            let json = serde_json::to_string_pretty(&list).unwrap();
-            shown += &format!("{}\n{json}\n", list.render_as(severity, Color::Never));
+            shown += &format!("{}\n", list.render_as(severity, Color::Never));
         }
     }
-    shown
+    let json = tidegate_flow::diagnostic::shown(diagnostics, &texts);
+    shown + &format!("{}\n", serde_json::to_string_pretty(&json).unwrap())
 }
 
 #[test]

@@ -3,6 +3,8 @@
 mod codes;
 mod grammar;
 mod plans;
+mod robust;
+mod settled;
 
 use std::path::Path;
 

@@ -85,14 +85,8 @@ impl FlowParser<'_> {
 
     fn unclosed(&mut self, opener: usize) -> ParseStop {
         let word = self.word(opener);
-        let is_lookup = opener > 0 && self.word(opener - 1) == "lookup";
-        let diagnostic = if is_lookup {
-            let message = "`lookup(…)` is not a function of the language";
-            Diagnostic::new("TG0806", self.span(opener - 1), message).help("write `enrich using <lookup> on <key>`")
-        } else {
-            let message = format!("this `{word}` is not closed before `{}`", self.shown(self.at));
-            Diagnostic::new("TG0012", self.span(opener), message)
-        };
+        let message = format!("this `{word}` is not closed before `{}`", self.shown(self.at));
+        let diagnostic = Diagnostic::new("TG0012", self.span(opener), message);
         self.stop(diagnostic)
     }
 }

@@ -8,6 +8,7 @@ use super::super::notation::{GrammarItem, TokenClass};
 use super::super::unsupported::Unsupported;
 use super::{FlowParser, index};
 use crate::Diagnostic;
+use crate::diagnostic::explain;
 
 /// Expected things that a message lists.
 const MAX_LISTED: usize = 6;
@@ -48,14 +49,15 @@ impl FlowParser<'_> {
         }
         let mut expected: Vec<Expected> = Vec::new();
         first(item, &mut expected);
-        if self.declined.0 == at {
+        if self.declined.0 == at && code.is_none() {
             for item in &self.declined.1 {
                 first(item, &mut expected);
             }
         }
         expected.dedup();
+        let about = code.and_then(explain).map_or(String::new(), |row| format!("{}: ", row.text));
         let code = code.unwrap_or_else(|| self.number_code().unwrap_or("TG0010"));
-        let message = format!("expected {}, found {quoted}", in_words(&expected));
+        let message = format!("{about}expected {}, found {quoted}", in_words(&expected));
         let mut diagnostic = Diagnostic::new(code, span, message);
         let words = expected.iter().filter_map(|expected| match expected {
             Expected::Word(word) => Some(*word),
@@ -96,7 +98,10 @@ impl FlowParser<'_> {
         let at = self.at;
         let before = at.checked_sub(1).map_or("", |at| self.word(at));
         let is_lookup = self.word(at + 1) == "=" && self.word(at + 2) == "lookup" && self.word(at + 3) == "(";
-        let (found, place) = if is_lookup {
+        let is_call = self.word(at) == "lookup" && self.word(at + 1) == "(";
+        let (found, place) = if is_call {
+            (Unsupported { word: "lookup(…)", code: "TG0806" }, at)
+        } else if is_lookup {
             (Unsupported { word: "lookup(…)", code: "TG0806" }, at + 2)
         } else if let Some(found) = Unsupported::find(self.word(at)) {
             (found, at)
@@ -106,7 +111,7 @@ impl FlowParser<'_> {
             return None;
         };
         let message = format!("`{}` is not supported", found.word);
-        let row = crate::diagnostic::explain(found.code);
+        let row = explain(found.code);
         let diagnostic = Diagnostic::new(found.code, self.span(place), message);
         Some(diagnostic.help(row.map_or("", |row| row.repair)))
     }
