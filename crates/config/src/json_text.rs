@@ -17,7 +17,11 @@ pub struct YamlTextError {
 
 impl fmt::Display for YamlTextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { line, column, message } = self;
+        let Self {
+            line,
+            column,
+            message,
+        } = self;
         write!(f, "line {line}, column {column}: {message}")
     }
 }

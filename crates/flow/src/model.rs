@@ -86,7 +86,12 @@ impl StepFailure {
         }
     }
 
-    fn new(kind: FailureKind, code: &'static str, message: impl Into<String>, record: &JsonRecord) -> Self {
+    fn new(
+        kind: FailureKind,
+        code: &'static str,
+        message: impl Into<String>,
+        record: &JsonRecord,
+    ) -> Self {
         Self::of(kind, *EvaluationFailure::new(code, message), record)
     }
 }
@@ -163,11 +168,18 @@ impl<'p> FlowModel<'p> {
 
     /// Sends a record. Timers that are due before it fire first.
     pub fn send(&mut self, input: ModelInput) {
-        let at = input.at.map_or(self.now(), Timestamp::as_millisecond).max(self.now());
+        let at = input
+            .at
+            .map_or(self.now(), Timestamp::as_millisecond)
+            .max(self.now());
         if self.clock.is_none() {
             self.clock = Some(at);
             for source in &self.process.sources {
-                self.memory.inputs.entry(source.alias.clone()).or_default().last_seen = at;
+                self.memory
+                    .inputs
+                    .entry(source.alias.clone())
+                    .or_default()
+                    .last_seen = at;
             }
         }
         self.move_clock(at);
@@ -176,7 +188,12 @@ impl<'p> FlowModel<'p> {
         let offset = *offset - 1;
         let made = || EventId::derived(&[&input.stream, &offset.to_string()]);
         let id = input.id.unwrap_or_else(made);
-        for source in self.process.sources.iter().filter(|source| source.stream == input.stream) {
+        for source in self
+            .process
+            .sources
+            .iter()
+            .filter(|source| source.stream == input.stream)
+        {
             let metadata = RecordMetadata {
                 key: input.key.clone(),
                 id: id.to_string(),
@@ -223,7 +240,8 @@ impl<'p> FlowModel<'p> {
             self.results.clear();
             self.handle(&failure, &metadata, value, &moving.ids);
         }
-        self.memory.see(&source.alias, time, self.clock.unwrap_or(0));
+        self.memory
+            .see(&source.alias, time, self.clock.unwrap_or(0));
         self.commit();
     }
 
@@ -285,16 +303,17 @@ impl<'p> FlowModel<'p> {
     fn fire_due(&mut self) {
         loop {
             let progress = self.progress();
-            let Some((_, timer)) = self.memory.pop_due(progress) else { return };
+            let Some((_, timer)) = self.memory.pop_due(progress) else {
+                return;
+            };
             self.fire(&timer);
         }
     }
 
     fn fire(&mut self, timer: &ModelTimer) {
-        let before = self.memory.clone();
-        if let Err((failure, metadata, ids)) = self.fired(timer) {
+        if let Err(failed) = self.fired(timer) {
+            let (failure, metadata, ids) = *failed;
             // What the timer took out stays out: the record as it was is what the handler gets.
-            drop(before);
             self.results.clear();
             let value = failure.record.to_string().into_bytes();
             self.handle(&failure, &metadata, &value, &ids);
@@ -304,7 +323,9 @@ impl<'p> FlowModel<'p> {
 
     /// The records of a stream, in the order of their commit.
     pub fn outputs<'m>(&'m self, stream: &'m str) -> impl Iterator<Item = &'m ModelOutput> {
-        self.outputs.iter().filter(move |output| output.stream == stream)
+        self.outputs
+            .iter()
+            .filter(move |output| output.stream == stream)
     }
 
     /// The records that were given up, in their order.
@@ -334,9 +355,15 @@ impl<'p> FlowModel<'p> {
     /// The values of a declared state that have not expired, as JSON by key.
     #[must_use]
     pub fn state(&self, name: &str) -> BTreeMap<String, String> {
-        let plan = self.process.state.iter().find(|state| state.id == format!("state/{name}"));
+        let plan = self
+            .process
+            .state
+            .iter()
+            .find(|state| state.id == format!("state/{name}"));
         let progress = self.progress();
-        plan.map_or_else(BTreeMap::new, |plan| self.memory.state.shown(plan, self.now(), progress))
+        plan.map_or_else(BTreeMap::new, |plan| {
+            self.memory.state.shown(plan, self.now(), progress)
+        })
     }
 
     /// Records that wait in `await` and `hold`.

@@ -83,15 +83,24 @@ pub fn run_scenarios(
     let file = RawTestFile::parse(text).map_err(ScenarioError::Form)?;
     let mut texts = Vec::new();
     for path in std::iter::once(&file.flow).chain(&file.with) {
-        let flow = read(path).map_err(|message| ScenarioError::Flow { path: path.clone(), message })?;
+        let flow = read(path).map_err(|message| ScenarioError::Flow {
+            path: path.clone(),
+            message,
+        })?;
         texts.push(flow);
     }
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let checked = check_flows(&texts, &Registered::default());
     let Some(plan) = checked.plan else {
-        let errors = checked.diagnostics.iter().filter(|found| found.severity() == Severity::Problem);
+        let errors = checked
+            .diagnostics
+            .iter()
+            .filter(|found| found.severity() == Severity::Problem);
         let codes: Vec<&str> = errors.map(|found| found.code).collect();
-        return Err(ScenarioError::Mistakes { path: file.flow, codes: codes.join(", ") });
+        return Err(ScenarioError::Mistakes {
+            path: file.flow,
+            codes: codes.join(", "),
+        });
     };
     if !plan.processes.contains_key(&file.process) {
         return Err(ScenarioError::Process(file.process));
@@ -145,7 +154,11 @@ fn input(send: &RawSend) -> Result<ModelInput, String> {
         None => None,
         Some(text) => match text.parse::<Timestamp>() {
             Ok(at) => Some(at),
-            Err(_) => return Err(format!("`{text}` is not a time; one is `2026-01-05T10:00:00Z`")),
+            Err(_) => {
+                return Err(format!(
+                    "`{text}` is not a time; one is `2026-01-05T10:00:00Z`"
+                ));
+            }
         },
     };
     let id = match &send.id {
@@ -155,13 +168,26 @@ fn input(send: &RawSend) -> Result<ModelInput, String> {
     let value = match (&send.value, &send.text) {
         (Some(value), None) => value.get().as_bytes().to_vec(),
         (None, Some(text)) => text.clone().into_bytes(),
-        (Some(_), Some(_)) | (None, None) => return Err("`send` needs a `value` or a `text`".to_owned()),
+        (Some(_), Some(_)) | (None, None) => {
+            return Err("`send` needs a `value` or a `text`".to_owned());
+        }
     };
     let key = send.key.as_deref().map(file::plain);
-    Ok(ModelInput { stream: send.stream.clone(), key, at, id, value, headers: send.headers.clone() })
+    Ok(ModelInput {
+        stream: send.stream.clone(),
+        key,
+        at,
+        id,
+        value,
+        headers: send.headers.clone(),
+    })
 }
 
-fn check(model: &FlowModel<'_>, expect: &RawExpect, expected: &mut BTreeMap<String, usize>) -> Result<(), String> {
+fn check(
+    model: &FlowModel<'_>,
+    expect: &RawExpect,
+    expected: &mut BTreeMap<String, usize>,
+) -> Result<(), String> {
     let mut wrong = Vec::new();
     if let Some(stream) = &expect.stream {
         let seen = expected.entry(stream.clone()).or_default();
@@ -170,25 +196,46 @@ fn check(model: &FlowModel<'_>, expect: &RawExpect, expected: &mut BTreeMap<Stri
         let values: Vec<&str> = outputs.iter().map(|output| output.value.as_str()).collect();
         if let Some(wanted) = &expect.values {
             let wanted: Vec<&str> = wanted.iter().map(|value| value.get()).collect();
-            wrong.extend(difference_of_all(&wanted, &values, expect.is_partial(), expect.is_any_order()));
+            wrong.extend(difference_of_all(
+                &wanted,
+                &values,
+                expect.is_partial(),
+                expect.is_any_order(),
+            ));
         }
         if let Some(keys) = &expect.keys {
-            let found: Vec<&str> = outputs.iter().map(|output| output.key.as_deref().unwrap_or("")).collect();
+            let found: Vec<&str> = outputs
+                .iter()
+                .map(|output| output.key.as_deref().unwrap_or(""))
+                .collect();
             let keys: Vec<String> = keys.iter().map(|key| file::plain(key)).collect();
             if keys != found {
                 wrong.push(format!("expected keys {keys:?}, found {found:?}"));
             }
         }
         if let Some(count) = expect.count.filter(|count| *count != outputs.len()) {
-            wrong.push(format!("expected {count} records, found {}: {}", outputs.len(), values.join(" ")));
+            wrong.push(format!(
+                "expected {count} records, found {}: {}",
+                outputs.len(),
+                values.join(" ")
+            ));
         }
     }
     if let Some(ledger) = &expect.ledger {
         let account = model.account();
         for (place, count) in ledger {
-            let found = account.places().into_iter().find(|(name, _)| name == place).map(|(_, count)| count);
+            let found = account
+                .places()
+                .into_iter()
+                .find(|(name, _)| name == place)
+                .map(|(_, count)| count);
             let lost = place.strip_prefix("lost.").map(|reason| {
-                account.lost.reasons().filter(|(name, _)| *name == reason).map(|(_, count)| count).sum::<i64>()
+                account
+                    .lost
+                    .reasons()
+                    .filter(|(name, _)| *name == reason)
+                    .map(|(_, count)| count)
+                    .sum::<i64>()
             });
             let accepted = (place == "accepted").then_some(account.accepted);
             match found.or(lost).or(accepted) {
@@ -199,7 +246,10 @@ fn check(model: &FlowModel<'_>, expect: &RawExpect, expected: &mut BTreeMap<Stri
         }
     }
     if let Some(pending) = expect.pending.filter(|pending| *pending != model.pending()) {
-        wrong.push(format!("expected {pending} pending, found {}", model.pending()));
+        wrong.push(format!(
+            "expected {pending} pending, found {}",
+            model.pending()
+        ));
     }
     for (name, entries) in &expect.state {
         let found = model.state(name);
@@ -209,7 +259,10 @@ fn check(model: &FlowModel<'_>, expect: &RawExpect, expected: &mut BTreeMap<Stri
                 None => wrong.push(format!("the state `{name}` has nothing for `{key}`")),
                 Some(found) => {
                     let different = difference(value.get(), found, expect.is_partial());
-                    wrong.extend(different.map(|different| format!("the state `{name}` of `{key}`: {different}")));
+                    wrong
+                        .extend(different.map(|different| {
+                            format!("the state `{name}` of `{key}`: {different}")
+                        }));
                 }
             }
         }
@@ -218,13 +271,24 @@ fn check(model: &FlowModel<'_>, expect: &RawExpect, expected: &mut BTreeMap<Stri
         let found: Vec<String> = model.dead_letters().iter().map(file::shown).collect();
         let found: Vec<&str> = found.iter().map(String::as_str).collect();
         let wanted: Vec<&str> = letters.iter().map(|letter| letter.get()).collect();
-        wrong.extend(difference_of_all(&wanted, &found, true, expect.is_any_order()));
+        wrong.extend(difference_of_all(
+            &wanted,
+            &found,
+            true,
+            expect.is_any_order(),
+        ));
     }
     for (name, count) in &expect.metrics {
         let found = model.metric(name).len();
         if found != *count {
-            wrong.push(format!("expected the metric `{name}` {count} times, found {found}"));
+            wrong.push(format!(
+                "expected the metric `{name}` {count} times, found {found}"
+            ));
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(wrong.join("; "))
+    }
 }

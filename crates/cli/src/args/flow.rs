@@ -26,6 +26,12 @@ pub(crate) enum FlowArgs {
     },
     /// Show the plan of a flow: inputs, state, timers, topics, and every way out
     Explain(FlowExplain),
+    /// Run test files on a model of the flow, in virtual time
+    Test {
+        /// The test files, or directories of them
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 mod explain;
 mod graph;
+mod test_files;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ pub(crate) fn run(command: &FlowArgs, output: Output) -> Result<Exit, ErrorRepor
         FlowArgs::Check { files, config } => check(files, config.as_deref(), output),
         FlowArgs::Fmt { files, check } => format_files(files, *check, output),
         FlowArgs::Explain(arguments) => explain::run(arguments, output),
+        FlowArgs::Test { paths } => test_files::run(paths, output),
     }
 }
 

@@ -111,9 +111,16 @@ pub(crate) fn average(
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let is_exact = matches!(sum, V::Decimal(_));
     #[expect(clippy::cast_precision_loss, reason = "an average of doubles is one")]
-    let count = if is_exact { V::Integer(count) } else { V::Double(count as f64) };
+    let count = if is_exact {
+        V::Integer(count)
+    } else {
+        V::Double(count as f64)
+    };
     let sum = match sum {
-        #[expect(clippy::cast_precision_loss, reason = "no count of records is that large")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "no count of records is that large"
+        )]
         V::Unsigned(sum) => V::Double(*sum as f64),
         other => other.clone().into_owned(),
     };

@@ -21,7 +21,9 @@ pub(super) fn set_at(record: &mut JsonRecord, path: &str, text: &str) {
         record.set_raw(path, text);
         return;
     };
-    let inner = record.raw(name).and_then(|raw| JsonRecord::of_text(raw).ok());
+    let inner = record
+        .raw(name)
+        .and_then(|raw| JsonRecord::of_text(raw).ok());
     let mut inner = inner.unwrap_or_default();
     set_at(&mut inner, rest, text);
     record.set_raw(name, inner.to_string());
@@ -64,9 +66,11 @@ pub(super) fn conform(record: &mut JsonRecord, fields: &[FieldPlan]) -> Result<(
                 None => return Err(format!("the field `{name}` is missing")),
             },
             Some(raw) => {
-                check_field(raw, &field.kind).map_err(|error| format!("the field `{name}`: {error}"))?;
+                check_field(raw, &field.kind)
+                    .map_err(|error| format!("the field `{name}`: {error}"))?;
                 for constraint in &field.constraints {
-                    keeps(raw, &field.kind, constraint).map_err(|error| format!("the field `{name}` {error}"))?;
+                    keeps(raw, &field.kind, constraint)
+                        .map_err(|error| format!("the field `{name}` {error}"))?;
                 }
             }
         }
@@ -75,10 +79,15 @@ pub(super) fn conform(record: &mut JsonRecord, fields: &[FieldPlan]) -> Result<(
 }
 
 fn check_field(raw: &str, kind: &FieldType) -> Result<(), String> {
-    let value = FlowValue::from_json(raw, &kind.to_flow_type()).map_err(|error| error.to_string())?;
+    let value =
+        FlowValue::from_json(raw, &kind.to_flow_type()).map_err(|error| error.to_string())?;
     let is_right = match (kind, &value) {
-        (FieldType::Date, FlowValue::String(text)) => text.parse::<jiff::civil::Date>().is_ok() && text.len() == 10,
-        (FieldType::Uuid, FlowValue::String(text)) => text.parse::<tidegate_core::EventId>().is_ok(),
+        (FieldType::Date, FlowValue::String(text)) => {
+            text.parse::<jiff::civil::Date>().is_ok() && text.len() == 10
+        }
+        (FieldType::Uuid, FlowValue::String(text)) => {
+            text.parse::<tidegate_core::EventId>().is_ok()
+        }
         (FieldType::Decimal(Some((digits, scale))), FlowValue::Decimal(number)) => {
             let number = number.normalize();
             let whole = number.trunc().abs().mantissa().to_string();
@@ -106,33 +115,48 @@ fn keeps(raw: &str, kind: &FieldType, constraint: &ConstraintPlan) -> Result<(),
     };
     match constraint {
         ConstraintPlan::Range(low, high) => {
-            let kind = match kind.to_flow_type() {
-                FlowType::Double => FlowType::Double,
-                _ => FlowType::Decimal,
+            let is_double = kind.to_flow_type() == FlowType::Double;
+            let kind = if is_double {
+                FlowType::Double
+            } else {
+                FlowType::Decimal
             };
             let parts = [raw, low, high].map(|part| FlowValue::from_json(part, &kind));
             let is_inside = match parts {
                 [Ok(value), Ok(low), Ok(high)] => {
-                    let at_least = value.order(&low).is_ok_and(|order| order.is_some_and(|o| o.is_ge()));
-                    at_least && value.order(&high).is_ok_and(|order| order.is_some_and(|o| o.is_le()))
+                    let at_least = value
+                        .order(&low)
+                        .is_ok_and(|order| order.is_some_and(|o| o.is_ge()));
+                    at_least
+                        && value
+                            .order(&high)
+                            .is_ok_and(|order| order.is_some_and(|o| o.is_le()))
                 }
                 _ => false,
             };
-            is_inside.then_some(()).ok_or_else(|| format!("is not in {low}..{high}"))
+            is_inside
+                .then_some(())
+                .ok_or_else(|| format!("is not in {low}..{high}"))
         }
         ConstraintPlan::Length(low, high) => {
             let length = text().map_or(0, |text| text.chars().count() as u64);
             let is_inside = (*low..=*high).contains(&length);
-            is_inside.then_some(()).ok_or_else(|| format!("has not {low} to {high} characters"))
+            is_inside
+                .then_some(())
+                .ok_or_else(|| format!("has not {low} to {high} characters"))
         }
         ConstraintPlan::Pattern(pattern) => {
             let regex = Regex::new(&format!("^(?:{pattern})$"));
             let matches = regex.is_ok_and(|regex| text().is_some_and(|text| regex.is_match(&text)));
-            matches.then_some(()).ok_or_else(|| format!("does not match `{pattern}`"))
+            matches
+                .then_some(())
+                .ok_or_else(|| format!("does not match `{pattern}`"))
         }
         ConstraintPlan::Values(values) => {
             let is_listed = values.iter().any(|value| is_literal(raw, value));
-            is_listed.then_some(()).ok_or_else(|| "is none of its values".to_owned())
+            is_listed
+                .then_some(())
+                .ok_or_else(|| "is none of its values".to_owned())
         }
     }
 }
@@ -140,11 +164,14 @@ fn keeps(raw: &str, kind: &FieldType, constraint: &ConstraintPlan) -> Result<(),
 /// Whether a JSON text is a literal; numbers are compared by their value.
 pub(super) fn is_literal(raw: &str, literal: &LiteralPlan) -> bool {
     let literal = literal.to_json();
-    let parse = |text: &str| FlowValue::parse_json(text, &FlowType::Decimal).map(FlowValue::into_owned);
+    let parse =
+        |text: &str| FlowValue::parse_json(text, &FlowType::Decimal).map(FlowValue::into_owned);
     match (parse(raw), parse(&literal)) {
         (Ok(a), Ok(b)) if !raw.starts_with('"') && !literal.starts_with('"') => a == b,
         _ => {
-            let dynamic = |text: &str| FlowValue::parse_json(text, &FlowType::Dynamic).map(FlowValue::into_owned);
+            let dynamic = |text: &str| {
+                FlowValue::parse_json(text, &FlowType::Dynamic).map(FlowValue::into_owned)
+            };
             matches!((dynamic(raw), dynamic(&literal)), (Ok(a), Ok(b)) if a == b)
         }
     }

@@ -11,15 +11,35 @@ use crate::value::FlowValue;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ModelTimer {
     /// A record has waited long enough for its trigger.
-    Await { step: usize, key: String, entry: u64 },
+    Await {
+        step: usize,
+        key: String,
+        entry: u64,
+    },
     /// An entry was held long enough.
-    Hold { step: usize, key: String, entry: u64 },
+    Hold {
+        step: usize,
+        key: String,
+        entry: u64,
+    },
     /// A record finds no more partners.
-    Join { step: usize, key: String, entry: u64 },
+    Join {
+        step: usize,
+        key: String,
+        entry: u64,
+    },
     /// A window ends.
-    WindowEnd { step: usize, key: String, entry: u64 },
+    WindowEnd {
+        step: usize,
+        key: String,
+        entry: u64,
+    },
     /// A window takes no more corrections.
-    WindowGone { step: usize, key: String, entry: u64 },
+    WindowGone {
+        step: usize,
+        key: String,
+        entry: u64,
+    },
 }
 
 /// What is known about an input.
@@ -182,21 +202,41 @@ impl StateValues {
         }
     }
 
-    pub(super) fn write(&mut self, plan: &StatePlan, key: &str, time: i64, value: FlowValue<'static>) {
+    pub(super) fn write(
+        &mut self,
+        plan: &StatePlan,
+        key: &str,
+        time: i64,
+        value: FlowValue<'static>,
+    ) {
         // An expired value is created anew.
         self.0.retain(|(id, other), stored| {
             *id != plan.id || other != key || !is_expired(stored, plan.ttl.as_ref(), time)
         });
         let place = (plan.id.clone(), key.to_owned());
         let created = self.0.get(&place).map_or(time, |stored| stored.created);
-        self.0.insert(place, StateValue { value, created, written: time, touched: time });
+        self.0.insert(
+            place,
+            StateValue {
+                value,
+                created,
+                written: time,
+                touched: time,
+            },
+        );
     }
 
-    pub(super) fn shown(&self, plan: &StatePlan, now: i64, event_time: i64) -> BTreeMap<String, String> {
+    pub(super) fn shown(
+        &self,
+        plan: &StatePlan,
+        now: i64,
+        event_time: i64,
+    ) -> BTreeMap<String, String> {
         let time = state_time(plan, now, event_time);
         let live = self.0.iter().filter(|((id, _), value)| {
             *id == plan.id && !is_expired(value, plan.ttl.as_ref(), time)
         });
-        live.map(|((_, key), value)| (key.clone(), value.value.to_json().unwrap_or_default())).collect()
+        live.map(|((_, key), value)| (key.clone(), value.value.to_json().unwrap_or_default()))
+            .collect()
     }
 }

@@ -71,7 +71,10 @@ pub(super) struct Results {
 impl Results {
     pub(super) fn clear(&mut self) {
         let refused = self.refused.take();
-        *self = Self { refused, ..Self::default() };
+        *self = Self {
+            refused,
+            ..Self::default()
+        };
     }
 
     /// Decides the place of inputs. A record with several results is delivered if one of them is.
@@ -93,7 +96,9 @@ impl FlowModel<'_> {
     pub(super) fn write(&mut self, stream: &str, moving: &Moving) -> Result<(), StepFailure> {
         let sink = self.process.sinks.iter().find(|sink| sink.stream == stream);
         let mut record = moving.record.clone();
-        let refuse = |failure: EvaluationFailure| StepFailure::of(FailureKind::Transform, failure, &moving.record);
+        let refuse = |failure: EvaluationFailure| {
+            StepFailure::of(FailureKind::Transform, failure, &moving.record)
+        };
         if let Some(schema) = sink.and_then(|sink| sink.schema.as_ref()) {
             let schema = self.plan.schemas.get(schema);
             let fields = schema.map_or(&[][..], |schema| &schema.fields);
@@ -132,7 +137,9 @@ impl FlowModel<'_> {
     /// Metrics see every record that leaves by `emit` or `route`.
     fn observe(&mut self, stream: &str, moving: &Moving) {
         for metric in &self.process.metrics {
-            let Some(expression) = &metric.expression else { continue };
+            let Some(expression) = &metric.expression else {
+                continue;
+            };
             let value = self.evaluate_for(expression, moving, Some(stream));
             // A metric never fails a record.
             let Ok(value) = value else { continue };
@@ -144,7 +151,13 @@ impl FlowModel<'_> {
     }
 
     /// A record leaves by a handler, a timeout or a duplicate.
-    pub(super) fn leave(&mut self, leave: &LeavePlan, moving: &Moving, failure: &StepFailure, by: &str) -> Result<(), StepFailure> {
+    pub(super) fn leave(
+        &mut self,
+        leave: &LeavePlan,
+        moving: &Moving,
+        failure: &StepFailure,
+        by: &str,
+    ) -> Result<(), StepFailure> {
         match leave {
             LeavePlan::Emit(stream) => self.write(stream, moving)?,
             LeavePlan::DeadLetter(stream) => {
@@ -152,17 +165,30 @@ impl FlowModel<'_> {
                 self.bury(stream, failure, by, &moving.metadata, &value, &moving.ids);
             }
             LeavePlan::Skip => {
-                self.results.settle(&moving.ids, Place::Lost(LossReason::from_static("skipped")));
+                self.results
+                    .settle(&moving.ids, Place::Lost(LossReason::from_static("skipped")));
             }
         }
         Ok(())
     }
 
     /// Takes the way that the handler of a failure names.
-    pub(super) fn handle(&mut self, failure: &StepFailure, metadata: &RecordMetadata, value: &[u8], ids: &[EventId]) {
-        let kind = FailureKind::ALL.iter().find(|(kind, _)| *kind == failure.kind);
+    pub(super) fn handle(
+        &mut self,
+        failure: &StepFailure,
+        metadata: &RecordMetadata,
+        value: &[u8],
+        ids: &[EventId],
+    ) {
+        let kind = FailureKind::ALL
+            .iter()
+            .find(|(kind, _)| *kind == failure.kind);
         let by = kind.map_or("", |(_, word)| word);
-        let handler = self.process.handlers.iter().find(|handler| handler.failure == failure.kind);
+        let handler = self
+            .process
+            .handlers
+            .iter()
+            .find(|handler| handler.failure == failure.kind);
         let fallback = LeavePlan::DeadLetter(format!("{}_dlq", self.name));
         let leave = handler.map_or(&fallback, |handler| &handler.leave).clone();
         match &leave {
@@ -185,7 +211,15 @@ impl FlowModel<'_> {
     }
 
     /// Writes a dead letter.
-    pub(super) fn bury(&mut self, stream: &str, failure: &StepFailure, by: &str, metadata: &RecordMetadata, value: &[u8], ids: &[EventId]) {
+    pub(super) fn bury(
+        &mut self,
+        stream: &str,
+        failure: &StepFailure,
+        by: &str,
+        metadata: &RecordMetadata,
+        value: &[u8],
+        ids: &[EventId],
+    ) {
         let text = String::from_utf8_lossy(value).into_owned();
         self.results.dead_letters.push(ModelDeadLetter {
             stream: stream.to_owned(),
@@ -199,7 +233,9 @@ impl FlowModel<'_> {
         let id = id.unwrap_or(EventId::from_u128(0));
         let reason = match failure.class {
             FailureClass::Transient => Reason::RetriesExhausted,
-            FailureClass::Permanent | FailureClass::System if by == "decode" => Reason::DeserializationFailure,
+            FailureClass::Permanent | FailureClass::System if by == "decode" => {
+                Reason::DeserializationFailure
+            }
             FailureClass::Permanent | FailureClass::System => Reason::NonRetryable,
         };
         if let Ok(topic) = Topic::new(metadata.topic.clone()) {
@@ -211,7 +247,10 @@ impl FlowModel<'_> {
                     offset: Offset(metadata.offset),
                     timestamp_ms: metadata.timestamp.as_millisecond(),
                 },
-                key: metadata.key.clone().map(|key| Bytes::from(key.into_bytes())),
+                key: metadata
+                    .key
+                    .clone()
+                    .map(|key| Bytes::from(key.into_bytes())),
                 value: Some(Bytes::copy_from_slice(value)),
                 headers: Vec::new(),
                 reason,
@@ -260,7 +299,11 @@ impl FlowModel<'_> {
                 }
                 let at = index.entry(output.source).or_default();
                 *at += 1;
-                EventId::derived(&[&output.source.to_string(), &output.stream, &(*at - 1).to_string()])
+                EventId::derived(&[
+                    &output.source.to_string(),
+                    &output.stream,
+                    &(*at - 1).to_string(),
+                ])
             });
             self.outputs.push(ModelOutput {
                 stream: output.stream,
@@ -284,11 +327,20 @@ impl FlowModel<'_> {
 
     /// Adds the records that tell about the commit.
     fn complete(&mut self) {
-        let emitted = self.results.emitted.take().map(|(stream, moving)| (false, stream, moving, None));
+        let emitted = self
+            .results
+            .emitted
+            .take()
+            .map(|(stream, moving)| (false, stream, moving, None));
         let refused = self.results.refused.take();
         let refused = refused.map(|(stream, moving, error)| (true, stream, moving, Some(error)));
         for (is_failure, stream, moving, error) in emitted.into_iter().chain(refused) {
-            for plan in self.process.completions.iter().filter(|plan| plan.on_failure == is_failure) {
+            for plan in self
+                .process
+                .completions
+                .iter()
+                .filter(|plan| plan.on_failure == is_failure)
+            {
                 let raw = |path: &str| raw_at(&moving.record, path).unwrap_or("null").to_owned();
                 let mut record = JsonRecord::default();
                 let id = moving.id.to_string();
@@ -301,7 +353,10 @@ impl FlowModel<'_> {
                 ];
                 let mut fields: Vec<(&str, FlowValue<'_>)> = Vec::new();
                 fields.extend(texts.map(|(name, text)| (name, FlowValue::text(text))));
-                fields.push(("timestamp", FlowValue::Timestamp(Self::timestamp(self.now()))));
+                fields.push((
+                    "timestamp",
+                    FlowValue::Timestamp(Self::timestamp(self.now())),
+                ));
                 for (name, value) in fields {
                     record.set_raw(name, value.to_json().unwrap_or_default());
                 }
@@ -313,7 +368,10 @@ impl FlowModel<'_> {
                 let id = EventId::derived(&[&id, &plan.stream, "completion"]);
                 self.results.outputs.push(PendingOutput {
                     stream: plan.stream.clone(),
-                    key: Some(key_of(&moving.record, std::slice::from_ref(&plan.correlation))),
+                    key: Some(key_of(
+                        &moving.record,
+                        std::slice::from_ref(&plan.correlation),
+                    )),
                     source: id,
                     value: record.to_string(),
                     id: Some(id),

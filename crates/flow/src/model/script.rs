@@ -67,8 +67,16 @@ impl fmt::Debug for ModelScript {
 
 impl ModelScript {
     /// One attempt at a lookup.
-    pub(super) fn ask(&mut self, lookup: &str, key: &str) -> Result<Option<JsonRecord>, EvaluationFailure> {
-        let Some(answer) = self.lookups.get_mut(lookup).and_then(|keys| keys.get_mut(key)) else {
+    pub(super) fn ask(
+        &mut self,
+        lookup: &str,
+        key: &str,
+    ) -> Result<Option<JsonRecord>, EvaluationFailure> {
+        let Some(answer) = self
+            .lookups
+            .get_mut(lookup)
+            .and_then(|keys| keys.get_mut(key))
+        else {
             return Ok(None);
         };
         if let Some(failure) = &mut answer.failure {

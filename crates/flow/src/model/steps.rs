@@ -8,8 +8,8 @@ use super::fields::{conform, is_literal, key_of, raw_at};
 use super::{FlowModel, Moving, StepFailure};
 use crate::expression::{EvaluationFailure, RecordMetadata};
 use crate::plan::{
-    ArmPlan, FailureKind, OnFailurePlan, OnSuccessPlan, OperatorPlan, OtherwisePlan, ProjectPlan, SelectorPlan,
-    SourcePlan, StepPlan, TransformPlan,
+    ArmPlan, FailureKind, OnFailurePlan, OnSuccessPlan, OperatorPlan, OtherwisePlan, ProjectPlan,
+    SelectorPlan, SourcePlan, StepPlan, TransformPlan,
 };
 use crate::value::{FlowType, FlowValue, JsonRecord};
 
@@ -26,8 +26,13 @@ impl FlowModel<'_> {
             StepFailure::new(FailureKind::Transform, "schema.invalid", message, record)
         };
         let record = JsonRecord::parse(value);
-        let mut record = record.map_err(|error| invalid(error.to_string(), &JsonRecord::default()))?;
-        if let Some(schema) = source.schema.as_ref().and_then(|schema| self.plan.schemas.get(schema)) {
+        let mut record =
+            record.map_err(|error| invalid(error.to_string(), &JsonRecord::default()))?;
+        if let Some(schema) = source
+            .schema
+            .as_ref()
+            .and_then(|schema| self.plan.schemas.get(schema))
+        {
             let came = record.clone();
             conform(&mut record, &schema.fields).map_err(|error| invalid(error, &came))?;
         }
@@ -40,11 +45,21 @@ impl FlowModel<'_> {
             };
         }
         match &source.project {
-            Some(ProjectPlan::Keep(names)) => record.retain(|name| names.iter().any(|kept| kept == name)),
-            Some(ProjectPlan::Except(names)) => record.retain(|name| names.iter().all(|gone| gone != name)),
+            Some(ProjectPlan::Keep(names)) => {
+                record.retain(|name| names.iter().any(|kept| kept == name))
+            }
+            Some(ProjectPlan::Except(names)) => {
+                record.retain(|name| names.iter().all(|gone| gone != name))
+            }
             None => {}
         }
-        let mut moving = Moving { record, metadata: metadata.clone(), time, id, ids: vec![id] };
+        let mut moving = Moving {
+            record,
+            metadata: metadata.clone(),
+            time,
+            id,
+            ids: vec![id],
+        };
         if !self.process.partition_by.is_empty() {
             moving.metadata.key = Some(key_of(&moving.record, &self.process.partition_by));
         }
@@ -57,7 +72,12 @@ impl FlowModel<'_> {
     }
 
     /// Moves a record of a stream through the steps from `start` on.
-    pub(super) fn flow(&mut self, stream: &str, start: usize, moving: Moving) -> Result<(), StepFailure> {
+    pub(super) fn flow(
+        &mut self,
+        stream: &str,
+        start: usize,
+        moving: Moving,
+    ) -> Result<(), StepFailure> {
         let steps = &self.process.steps;
         let takes = |step: &StepPlan| step.inputs.iter().any(|input| input == stream);
         let Some(at) = (start..steps.len()).find(|at| takes(&steps[*at])) else {
@@ -81,22 +101,40 @@ impl FlowModel<'_> {
                 let moving = self.enrich(lookup, on, select, moving)?;
                 self.flow(&step.output, at + 1, moving)
             }
-            OperatorPlan::Transform { transform, on_success, on_failure } => {
-                self.apply(at, step, transform, on_success, on_failure.as_ref(), &moving)
-            }
+            OperatorPlan::Transform {
+                transform,
+                on_success,
+                on_failure,
+            } => self.apply(
+                at,
+                step,
+                transform,
+                on_success,
+                on_failure.as_ref(),
+                &moving,
+            ),
             OperatorPlan::Assign { assignments } => {
                 let mut moving = moving;
                 self.assign(assignments, &mut moving)?;
                 self.flow(&step.output, at + 1, moving)
             }
-            OperatorPlan::Deduplicate { by, window_ms, on_duplicate } => {
+            OperatorPlan::Deduplicate {
+                by,
+                window_ms,
+                on_duplicate,
+            } => {
                 let key = (at, key_of(&moving.record, by));
                 let window = i64::try_from(*window_ms).unwrap_or(i64::MAX);
                 let seen = self.memory.seen.get(&key).copied();
                 if seen.is_some_and(|seen| (moving.time - seen).abs() < window) {
                     return match on_duplicate {
                         Some(leave) => {
-                            let failure = StepFailure::new(FailureKind::Rule, "record.duplicate", "the record is a duplicate", &moving.record);
+                            let failure = StepFailure::new(
+                                FailureKind::Rule,
+                                "record.duplicate",
+                                "the record is a duplicate",
+                                &moving.record,
+                            );
                             self.leave(leave, &moving, &failure, "deduplicate")
                         }
                         None => {
@@ -119,7 +157,11 @@ impl FlowModel<'_> {
             OperatorPlan::Merge => self.flow(&step.output, at + 1, moving),
             OperatorPlan::Await { .. } => self.correlate(at, stream, moving),
             OperatorPlan::Hold { .. } => self.hold(at, stream, moving),
-            OperatorPlan::Route { selector, arms, otherwise } => self.route(at, selector, arms, otherwise, moving),
+            OperatorPlan::Route {
+                selector,
+                arms,
+                otherwise,
+            } => self.route(at, selector, arms, otherwise, moving),
             OperatorPlan::Emit { stream } => {
                 self.emit(stream, &moving)?;
                 self.flow(&step.output, at + 1, moving)
@@ -127,16 +169,27 @@ impl FlowModel<'_> {
         }
     }
 
-    fn enrich(&mut self, lookup: &str, on: &[String], select: &[String], mut moving: Moving) -> Result<Moving, StepFailure> {
+    fn enrich(
+        &mut self,
+        lookup: &str,
+        on: &[String],
+        select: &[String],
+        mut moving: Moving,
+    ) -> Result<Moving, StepFailure> {
         let key = key_of(&moving.record, on);
-        let answer = self.attempts(FailureKind::Lookup, &moving, |script| script.ask(lookup, &key))?;
+        let answer = self.attempts(FailureKind::Lookup, &moving, |script| {
+            script.ask(lookup, &key)
+        })?;
         if select.is_empty() {
             let nested = answer.map_or_else(|| "null".to_owned(), |answer| answer.to_string());
             moving.record.set_raw(lookup, nested);
             return Ok(moving);
         }
         for path in select {
-            let raw = answer.as_ref().and_then(|answer| raw_at(answer, path)).unwrap_or("null");
+            let raw = answer
+                .as_ref()
+                .and_then(|answer| raw_at(answer, path))
+                .unwrap_or("null");
             let raw = raw.to_owned();
             moving.record.set_raw(super::fields::last_name(path), raw);
         }
@@ -179,7 +232,14 @@ impl FlowModel<'_> {
         Ok(())
     }
 
-    fn route(&mut self, at: usize, selector: &SelectorPlan, arms: &[ArmPlan], otherwise: &OtherwisePlan, moving: Moving) -> Result<(), StepFailure> {
+    fn route(
+        &mut self,
+        at: usize,
+        selector: &SelectorPlan,
+        arms: &[ArmPlan],
+        otherwise: &OtherwisePlan,
+        moving: Moving,
+    ) -> Result<(), StepFailure> {
         let targets = match selector {
             SelectorPlan::When => {
                 let mut target = None;
@@ -206,9 +266,11 @@ impl FlowModel<'_> {
             SelectorPlan::Target(rule) => {
                 let value = self.rule(rule, &moving, Some("target"))?;
                 let names = each(&value, &moving)?;
-                let texts = names.iter().filter_map(|name| match FlowValue::parse_json(name, &FlowType::String) {
-                    Ok(FlowValue::String(text)) => Some(text.into_owned()),
-                    Ok(_) | Err(_) => None,
+                let texts = names.iter().filter_map(|name| {
+                    match FlowValue::parse_json(name, &FlowType::String) {
+                        Ok(FlowValue::String(text)) => Some(text.into_owned()),
+                        Ok(_) | Err(_) => None,
+                    }
                 });
                 distinct(texts)
             }
@@ -223,7 +285,8 @@ impl FlowModel<'_> {
             OtherwisePlan::To(stream) => self.write(stream, &moving),
             OtherwisePlan::Continue => self.flow(&self.process.steps[at].output, at + 1, moving),
             OtherwisePlan::Skip => {
-                self.results.settle(&moving.ids, Place::Lost(LossReason::from_static("skipped")));
+                self.results
+                    .settle(&moving.ids, Place::Lost(LossReason::from_static("skipped")));
                 Ok(())
             }
             OtherwisePlan::Fail => Err(StepFailure::new(
@@ -257,9 +320,10 @@ fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
 
 /// The JSON of a value, or of each element of a list.
 fn each(value: &FlowValue<'_>, moving: &Moving) -> Result<Vec<String>, StepFailure> {
-    let texts: Result<Vec<String>, _> = match value {
-        FlowValue::List(values) => values.iter().map(FlowValue::to_json).collect(),
-        single => single.to_json().map(|text| vec![text]),
+    let texts: Result<Vec<String>, _> = if let FlowValue::List(values) = value {
+        values.iter().map(FlowValue::to_json).collect()
+    } else {
+        value.to_json().map(|text| vec![text])
     };
     texts.map_err(|error| {
         let failure = *EvaluationFailure::new("expr.convert", error.0);

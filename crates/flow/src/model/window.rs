@@ -39,9 +39,15 @@ fn spans(shape: WindowShape, time: i64) -> Vec<(i64, i64)> {
         WindowShape::Sliding { size_ms, every_ms } => {
             let (size, every) = (ms(size_ms), ms(every_ms));
             let last = time.div_euclid(every) * every;
-            let mut starts: Vec<i64> = (0..).map(|n| last - n * every).take_while(|start| start + size > time).collect();
+            let mut starts: Vec<i64> = (0..)
+                .map(|n| last - n * every)
+                .take_while(|start| start + size > time)
+                .collect();
             starts.reverse();
-            starts.into_iter().map(|start| (start, start + size)).collect()
+            starts
+                .into_iter()
+                .map(|start| (start, start + size))
+                .collect()
         }
         WindowShape::Session { gap_ms } => vec![(time, time + ms(gap_ms))],
     }
@@ -49,22 +55,44 @@ fn spans(shape: WindowShape, time: i64) -> Vec<(i64, i64)> {
 
 impl FlowModel<'_> {
     pub(super) fn window(&mut self, at: usize, moving: &Moving) -> Result<(), StepFailure> {
-        let OperatorPlan::Window { shape, key: paths, lateness_ms, late, aggregates, .. } = &self.process.steps[at].operator
+        let OperatorPlan::Window {
+            shape,
+            key: paths,
+            lateness_ms,
+            late,
+            aggregates,
+            ..
+        } = &self.process.steps[at].operator
         else {
             return Ok(());
         };
         let (key, lateness) = (key_of(&moving.record, paths), ms(*lateness_ms));
         let progress = self.progress();
         let is_open = |end: i64| end.saturating_add(lateness) > progress;
-        let open: Vec<(i64, i64)> = spans(*shape, moving.time).into_iter().filter(|(_, end)| is_open(*end)).collect();
+        let open: Vec<(i64, i64)> = spans(*shape, moving.time)
+            .into_iter()
+            .filter(|(_, end)| is_open(*end))
+            .collect();
         if open.is_empty() {
-            let failure = StepFailure::new(FailureKind::Transform, "late", "the window is closed", &moving.record);
+            let failure = StepFailure::new(
+                FailureKind::Transform,
+                "late",
+                "the window is closed",
+                &moving.record,
+            );
             return match late {
                 Some(stream) => self.write(stream, moving),
                 None => {
                     let stream = format!("{}_dlq", self.name);
                     let value = moving.record.to_string().into_bytes();
-                    self.bury(&stream, &failure, "window", &moving.metadata, &value, &moving.ids);
+                    self.bury(
+                        &stream,
+                        &failure,
+                        "window",
+                        &moving.metadata,
+                        &value,
+                        &moving.ids,
+                    );
                     Ok(())
                 }
             };
@@ -78,20 +106,38 @@ impl FlowModel<'_> {
         }
         self.results.settle(&moving.ids, Place::Delivered);
         for (start, end) in open {
-            let (entry, end, is_new) = self.merge_into(at, &key, (start, end), paths, (moving, values.clone()), *shape);
+            let (entry, end, is_new) = self.merge_into(
+                at,
+                &key,
+                (start, end),
+                paths,
+                (moving, values.clone()),
+                *shape,
+            );
             let has_fired = end <= progress;
             if is_new {
                 // At one due time the result comes first: the order of the timers is that of their making.
                 if !has_fired {
-                    self.memory.set_timer(end, ModelTimer::WindowEnd { step: at, key: key.clone(), entry });
+                    self.memory.set_timer(
+                        end,
+                        ModelTimer::WindowEnd {
+                            step: at,
+                            key: key.clone(),
+                            entry,
+                        },
+                    );
                 }
-                let gone = ModelTimer::WindowGone { step: at, key: key.clone(), entry };
+                let gone = ModelTimer::WindowGone {
+                    step: at,
+                    key: key.clone(),
+                    entry,
+                };
                 self.memory.set_timer(end.saturating_add(lateness), gone);
             }
             if has_fired {
                 // The window is past its end: the record corrects it at once.
                 let ended = self.window_ends(at, &key, entry);
-                ended.map_err(|(failure, _, _)| failure)?;
+                ended.map_err(|failed| failed.0)?;
             }
         }
         Ok(())
@@ -117,10 +163,15 @@ impl FlowModel<'_> {
                 window.start == start
             }
         };
-        let (touching, mut rest): (Vec<OpenWindow>, Vec<OpenWindow>) = std::mem::take(windows).into_iter().partition(touches);
+        let (touching, mut rest): (Vec<OpenWindow>, Vec<OpenWindow>) =
+            std::mem::take(windows).into_iter().partition(touches);
         let mut merged = OpenWindow {
             // A session that grew has a new end, so the timers of its old entry are void.
-            entry: if is_session { entry } else { touching.first().map_or(entry, |window| window.entry) },
+            entry: if is_session {
+                entry
+            } else {
+                touching.first().map_or(entry, |window| window.entry)
+            },
             start,
             end,
             revision: 0,
@@ -143,37 +194,69 @@ impl FlowModel<'_> {
     }
 
     /// A window gives its result.
-    pub(super) fn window_ends(&mut self, at: usize, key: &str, entry: u64) -> Result<(), FiredFailure> {
+    pub(super) fn window_ends(
+        &mut self,
+        at: usize,
+        key: &str,
+        entry: u64,
+    ) -> Result<(), FiredFailure> {
         let step = &self.process.steps[at];
-        let OperatorPlan::Window { aggregates, using, .. } = &step.operator else { return Ok(()) };
+        let OperatorPlan::Window {
+            aggregates, using, ..
+        } = &step.operator
+        else {
+            return Ok(());
+        };
         let windows = self.memory.windows.get_mut(&(at, key.to_owned()));
-        let Some(window) = windows.and_then(|windows| windows.iter_mut().find(|window| window.entry == entry)) else {
+        let Some(window) =
+            windows.and_then(|windows| windows.iter_mut().find(|window| window.entry == entry))
+        else {
             return Ok(());
         };
         let revision = window.revision;
         window.revision += 1;
         let window = window.clone();
-        let id = EventId::derived(&[&self.name, key, &window.start.to_string(), &revision.to_string()]);
+        let id = EventId::derived(&[
+            &self.name,
+            key,
+            &window.start.to_string(),
+            &revision.to_string(),
+        ]);
         let mut metadata = window.metadata.clone();
         metadata.id = id.to_string();
-        let failed = |failure: StepFailure| (failure, metadata.clone(), Vec::new());
+        let failed = |failure: StepFailure| Box::new((failure, metadata.clone(), Vec::new()));
         let mut record = window.keys.clone();
         for (column, aggregate) in aggregates.iter().enumerate() {
-            let values = window.records.iter().filter_map(|(_, values)| values.get(column));
+            let values = window
+                .records
+                .iter()
+                .filter_map(|(_, values)| values.get(column));
             let value = aggregated(aggregate, &values.collect::<Vec<_>>());
             let text = value.and_then(|value| Ok(value.to_json()?));
-            let text = text.map_err(|failure| failed(StepFailure::of(FailureKind::Transform, *failure, &record)))?;
+            let text = text.map_err(|failure| {
+                failed(StepFailure::of(FailureKind::Transform, *failure, &record))
+            })?;
             record.set_raw(&aggregate.name, text);
         }
         if using.is_some() {
-            let texts: Vec<String> = window.records.iter().map(|(record, _)| record.to_string()).collect();
+            let texts: Vec<String> = window
+                .records
+                .iter()
+                .map(|(record, _)| record.to_string())
+                .collect();
             record.set_raw("records", format!("[{}]", texts.join(",")));
         }
         for (name, time) in [("window_start", window.start), ("window_end", window.end)] {
             record.set_raw(name, format!("\"{}\"", Self::timestamp(time)));
         }
         record.set_raw("revision", revision.to_string());
-        let moving = Moving { record, metadata: metadata.clone(), time: window.end, id, ids: Vec::new() };
+        let moving = Moving {
+            record,
+            metadata: metadata.clone(),
+            time: window.end,
+            id,
+            ids: Vec::new(),
+        };
         let results = match using {
             Some(using) => self.transform(using, &moving).map_err(failed)?,
             None => vec![moving],
@@ -186,17 +269,24 @@ impl FlowModel<'_> {
 }
 
 /// The result of an aggregate; nulls are no values.
-fn aggregated(aggregate: &AggregatePlan, values: &[&FlowValue<'static>]) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
-    let present: Vec<&FlowValue<'static>> = values.iter().copied().filter(|value| !matches!(value, FlowValue::Null)).collect();
+fn aggregated(
+    aggregate: &AggregatePlan,
+    values: &[&FlowValue<'static>],
+) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
+    let present: Vec<&FlowValue<'static>> = values
+        .iter()
+        .copied()
+        .filter(|value| !matches!(value, FlowValue::Null))
+        .collect();
     let sum = || -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
-        let mut sum = FlowValue::Null;
+        let mut sum: Option<FlowValue<'static>> = None;
         for value in &present {
-            sum = match sum {
-                FlowValue::Null => (*value).clone(),
-                sum => add(&sum, value)?,
-            };
+            sum = Some(match sum {
+                None => (*value).clone(),
+                Some(sum) => add(&sum, value)?,
+            });
         }
-        Ok(sum)
+        Ok(sum.unwrap_or(FlowValue::Null))
     };
     let extreme = |is_greater: bool| -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
         let mut best: Option<&FlowValue<'static>> = None;
@@ -204,7 +294,13 @@ fn aggregated(aggregate: &AggregatePlan, values: &[&FlowValue<'static>]) -> Resu
             let order = best.map(|best| value.order(best)).transpose()?.flatten();
             let is_better = match order {
                 None => best.is_none(),
-                Some(order) => if is_greater { order.is_gt() } else { order.is_lt() },
+                Some(order) => {
+                    if is_greater {
+                        order.is_gt()
+                    } else {
+                        order.is_lt()
+                    }
+                }
             };
             if is_better {
                 best = Some(value);
@@ -219,8 +315,12 @@ fn aggregated(aggregate: &AggregatePlan, values: &[&FlowValue<'static>]) -> Resu
         "avg" => average(&sum()?, present.len())?,
         "min" => extreme(false)?,
         "max" => extreme(true)?,
-        "first" => values.first().map_or(FlowValue::Null, |value| (*value).clone()),
-        "last" => values.last().map_or(FlowValue::Null, |value| (*value).clone()),
+        "first" => values
+            .first()
+            .map_or(FlowValue::Null, |value| (*value).clone()),
+        "last" => values
+            .last()
+            .map_or(FlowValue::Null, |value| (*value).clone()),
         _ => FlowValue::list(values.iter().map(|value| (*value).clone()).collect()),
     })
 }

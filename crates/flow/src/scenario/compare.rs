@@ -23,25 +23,35 @@ fn agrees(expected: &FlowValue<'_>, found: &FlowValue<'_>, is_partial: bool) -> 
                 let entry = entries.iter().find(|(other, _)| **other == *key);
                 entry.is_some_and(|(_, found)| agrees(wanted, found, is_partial))
             };
-            (is_partial || wanted.len() == entries.len()) && wanted.iter().all(|(key, wanted)| agree(key, wanted))
+            (is_partial || wanted.len() == entries.len())
+                && wanted.iter().all(|(key, wanted)| agree(key, wanted))
         }
         (FlowValue::List(wanted), FlowValue::List(values)) => {
             let pairs = || wanted.iter().zip(values.iter());
-            wanted.len() == values.len() && pairs().all(|(wanted, found)| agrees(wanted, found, is_partial))
+            wanted.len() == values.len()
+                && pairs().all(|(wanted, found)| agrees(wanted, found, is_partial))
         }
         (expected, found) => expected == found,
     }
 }
 
 /// What is different between two lists of records.
-pub(super) fn difference_of_all(expected: &[&str], found: &[&str], is_partial: bool, is_any_order: bool) -> Option<String> {
+pub(super) fn difference_of_all(
+    expected: &[&str],
+    found: &[&str],
+    is_partial: bool,
+    is_any_order: bool,
+) -> Option<String> {
     let mut left: Vec<&str> = found.to_vec();
     let mut missing = Vec::new();
     for wanted in expected {
         let position = if is_any_order {
-            left.iter().position(|found| difference(wanted, found, is_partial).is_none())
+            left.iter()
+                .position(|found| difference(wanted, found, is_partial).is_none())
         } else {
-            let is_next = left.first().is_some_and(|found| difference(wanted, found, is_partial).is_none());
+            let is_next = left
+                .first()
+                .is_some_and(|found| difference(wanted, found, is_partial).is_none());
             is_next.then_some(0)
         };
         match position {
@@ -57,6 +67,12 @@ pub(super) fn difference_of_all(expected: &[&str], found: &[&str], is_partial: b
     if missing.is_empty() && left.is_empty() {
         return None;
     }
-    let all = |texts: &[&str]| if texts.is_empty() { "nothing".to_owned() } else { texts.join(" ") };
+    let all = |texts: &[&str]| {
+        if texts.is_empty() {
+            "nothing".to_owned()
+        } else {
+            texts.join(" ")
+        }
+    };
     Some(format!("expected {}, found {}", all(expected), all(found)))
 }

@@ -118,7 +118,11 @@ struct RawFailure {
 impl RawFailure {
     fn to_failure(&self, class: FailureClass) -> Result<ScriptedFailure, String> {
         let code = Code::new(self.fail.as_str()).map_err(|error| error.to_string())?;
-        Ok(ScriptedFailure { code, class: self.class.unwrap_or(class), times: self.times })
+        Ok(ScriptedFailure {
+            code,
+            class: self.class.unwrap_or(class),
+            times: self.times,
+        })
     }
 }
 
@@ -128,7 +132,11 @@ impl RawTestFile {
         serde_json::from_str(&json).map_err(|error| {
             // The place is one of the JSON text, which nobody sees.
             let message = error.to_string();
-            message.split(" at line ").next().unwrap_or(&message).to_owned()
+            message
+                .split(" at line ")
+                .next()
+                .unwrap_or(&message)
+                .to_owned()
         })
     }
 
@@ -142,7 +150,9 @@ impl RawTestFile {
             }
         }
         for (stream, failure) in &self.sinks {
-            script.sinks.insert(stream.clone(), failure.to_failure(FailureClass::Permanent)?);
+            script
+                .sinks
+                .insert(stream.clone(), failure.to_failure(FailureClass::Permanent)?);
         }
         Ok(script)
     }
@@ -158,11 +168,17 @@ fn answer(lookup: &str, key: &str, raw: &RawValue) -> Result<ScriptedAnswer, Str
     }
     let record = object(raw)?;
     if record.raw("fail").is_none() {
-        return Ok(ScriptedAnswer { value: Some(record), failure: None });
+        return Ok(ScriptedAnswer {
+            value: Some(record),
+            failure: None,
+        });
     }
     let failure: RawFailure = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
     let value = failure.then.as_deref().map(object).transpose()?;
-    Ok(ScriptedAnswer { value, failure: Some(failure.to_failure(FailureClass::Transient)?) })
+    Ok(ScriptedAnswer {
+        value,
+        failure: Some(failure.to_failure(FailureClass::Transient)?),
+    })
 }
 
 /// A scalar as text: without quotes if it is a string.
@@ -173,7 +189,11 @@ pub(super) fn plain(raw: &RawValue) -> String {
 /// A dead letter as JSON, for comparison.
 pub(super) fn shown(letter: &ModelDeadLetter) -> String {
     let mut record = JsonRecord::default();
-    let texts = [("stream", &letter.stream), ("code", &letter.code), ("message", &letter.message)];
+    let texts = [
+        ("stream", &letter.stream),
+        ("code", &letter.code),
+        ("message", &letter.message),
+    ];
     for (name, text) in texts {
         record.set_raw(name, FlowValue::text(text).to_json().unwrap_or_default());
     }

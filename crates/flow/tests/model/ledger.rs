@@ -104,10 +104,26 @@ fn losses_by_declaration_have_their_reason() {
 #[test]
 fn each_failure_takes_its_default() {
     for (flow, value, code) in [
-        ("process p receive a transform x = 1 / k emit to b end", "{ k: 0 }", "expr.division-by-zero"),
-        ("process p receive a filter k emit to b end", "{ k: 0 }", "expr.type"),
-        ("process p receive a validate_input require k > 0 else \"m\" emit to b end", "{ k: 0 }", "rule.rejected"),
-        ("process p receive a route by k \"x\" to b end", "{ k: 0 }", "route.unmatched"),
+        (
+            "process p receive a transform x = 1 / k emit to b end",
+            "{ k: 0 }",
+            "expr.division-by-zero",
+        ),
+        (
+            "process p receive a filter k emit to b end",
+            "{ k: 0 }",
+            "expr.type",
+        ),
+        (
+            "process p receive a validate_input require k > 0 else \"m\" emit to b end",
+            "{ k: 0 }",
+            "rule.rejected",
+        ),
+        (
+            "process p receive a route by k \"x\" to b end",
+            "{ k: 0 }",
+            "route.unmatched",
+        ),
         (
             "decision_table t | k => r | | 1 => \"a\" | end
              process p receive a transform using t emit to b end",
@@ -124,7 +140,11 @@ fn each_failure_takes_its_default() {
             "{ k: 0 }",
             "schema.invalid",
         ),
-        ("schema s k: string end process p receive a schema s emit to b end", "{ k: 0 }", "schema.invalid"),
+        (
+            "schema s k: string end process p receive a schema s emit to b end",
+            "{ k: 0 }",
+            "schema.invalid",
+        ),
     ] {
         let steps = format!(
             "- send: {{ stream: a, value: {value} }}
@@ -177,12 +197,16 @@ fn a_failure_leaves_state_as_it_was() {
 fn on_failure_replaces_the_handlers_of_the_process() {
     let transform = "transform t require k > 0 else \"m\" apply x = 1 end end";
     passes(
-        &format!("{transform} process p receive a transform using t on_failure continue end emit to b end"),
+        &format!(
+            "{transform} process p receive a transform using t on_failure continue end emit to b end"
+        ),
         "- send: { stream: a, value: { k: 0 } }
          - expect: { stream: b, values: [ { k: 0 } ], ledger: { delivered: 1 } }",
     );
     passes(
-        &format!("{transform} process p receive a transform using t on_failure transform why = \"t\" emit to c end emit to b end"),
+        &format!(
+            "{transform} process p receive a transform using t on_failure transform why = \"t\" emit to c end emit to b end"
+        ),
         "- send: { stream: a, value: { k: 0 } }
          - expect: { stream: c, values: [ { k: 0, why: t } ], ledger: { delivered: 1 } }
          - expect: { stream: b, count: 0 }",

@@ -12,7 +12,9 @@ use tidegate_flow::scenario::run_scenarios;
 /// The plan of a flow that is right.
 fn plan(text: &str, registered: &Registered) -> FlowPlan {
     let checked = check_flows(&[text], registered);
-    checked.plan.unwrap_or_else(|| panic!("{text}\n{:#?}", checked.diagnostics))
+    checked
+        .plan
+        .unwrap_or_else(|| panic!("{text}\n{:#?}", checked.diagnostics))
 }
 
 /// Runs test steps on a flow with a process `p`, and fails with the first difference.
@@ -22,9 +24,16 @@ fn passes(flow: &str, steps: &str) {
 }
 
 fn difference(flow: &str, steps: &str) -> Option<String> {
-    let steps: Vec<String> = steps.lines().map(|line| format!("      {}", line.trim())).collect();
-    let file = format!("flow: f\nprocess: p\ntests:\n  - name: n\n    steps:\n{}\n", steps.join("\n"));
-    let outcomes = run_scenarios(&file, &mut |_| Ok(flow.to_owned())).unwrap_or_else(|error| panic!("{flow}\n{error}"));
+    let steps: Vec<String> = steps
+        .lines()
+        .map(|line| format!("      {}", line.trim()))
+        .collect();
+    let file = format!(
+        "flow: f\nprocess: p\ntests:\n  - name: n\n    steps:\n{}\n",
+        steps.join("\n")
+    );
+    let outcomes = run_scenarios(&file, &mut |_| Ok(flow.to_owned()))
+        .unwrap_or_else(|error| panic!("{flow}\n{error}"));
     outcomes.into_iter().find_map(|outcome| outcome.failure)
 }
 
@@ -44,9 +53,14 @@ fn examples() -> Vec<(String, String)> {
 
 fn run_example(text: &str) -> Vec<(String, Option<String>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/flows");
-    let read = &mut |path: &str| std::fs::read_to_string(directory.join(path)).map_err(|error| error.to_string());
+    let read = &mut |path: &str| {
+        std::fs::read_to_string(directory.join(path)).map_err(|error| error.to_string())
+    };
     let outcomes = run_scenarios(text, read).unwrap_or_else(|error| panic!("{error}"));
-    outcomes.into_iter().map(|outcome| (outcome.name, outcome.failure)).collect()
+    outcomes
+        .into_iter()
+        .map(|outcome| (outcome.name, outcome.failure))
+        .collect()
 }
 
 #[test]
@@ -65,11 +79,20 @@ fn r25_the_tests_of_the_six_examples_pass() {
 
 #[test]
 fn a_changed_expectation_fails_with_the_difference() {
-    let (_, text) = examples().into_iter().find(|(name, _)| name == "auth.test.yaml").unwrap();
+    let (_, text) = examples()
+        .into_iter()
+        .find(|(name, _)| name == "auth.test.yaml")
+        .unwrap();
     let changed = text.replacen("captured: 12.00", "captured: 12.01", 1);
-    let failures: Vec<String> = run_example(&changed).into_iter().filter_map(|(_, failure)| failure).collect();
+    let failures: Vec<String> = run_example(&changed)
+        .into_iter()
+        .filter_map(|(_, failure)| failure)
+        .collect();
     assert_eq!(failures.len(), 1);
-    assert!(failures[0].contains("captured\":12.01") && failures[0].contains("captured\":12.00"), "{failures:?}");
+    assert!(
+        failures[0].contains("captured\":12.01") && failures[0].contains("captured\":12.00"),
+        "{failures:?}"
+    );
 }
 
 #[test]
@@ -81,16 +104,36 @@ fn a_test_file_that_cannot_be_run_says_why() {
             "bad" => Ok("process p receive a end".to_owned()),
             _ => Err("there is no such file".to_owned()),
         });
-        result.map(|outcomes| format!("{outcomes:?}")).unwrap_or_else(|error| error.to_string())
+        result
+            .map(|outcomes| format!("{outcomes:?}"))
+            .unwrap_or_else(|error| error.to_string())
     };
     for (text, expect) in [
-        ("flow: f\nprocess: q\ntests: []", "there is no process `q` in the flow"),
-        ("flow: g\nprocess: p\ntests: []", "could not read the flow `g`: there is no such file"),
-        ("flow: bad\nprocess: p\ntests: []", "the flow `bad` has mistakes; `tidegate flow check` shows them: TG0202"),
-        ("flow: f\nprocess: p\ntest: []", "the test file cannot be read: unknown field `test`"),
+        (
+            "flow: f\nprocess: q\ntests: []",
+            "there is no process `q` in the flow",
+        ),
+        (
+            "flow: g\nprocess: p\ntests: []",
+            "could not read the flow `g`: there is no such file",
+        ),
+        (
+            "flow: bad\nprocess: p\ntests: []",
+            "the flow `bad` has mistakes; `tidegate flow check` shows them: TG0202",
+        ),
+        (
+            "flow: f\nprocess: p\ntest: []",
+            "the test file cannot be read: unknown field `test`",
+        ),
         ("flow: [", "the test file cannot be read: line 1"),
-        ("flow: f\nprocess: p\ntests: [{name: n, steps: [{advance: soon}]}]", "step 1: `soon` is not a duration"),
-        ("flow: f\nprocess: p\ntests: [{name: n, steps: [{expect: {ledger: {gone: 1}}}]}]", "step 1: `gone` is not a place"),
+        (
+            "flow: f\nprocess: p\ntests: [{name: n, steps: [{advance: soon}]}]",
+            "step 1: `soon` is not a duration",
+        ),
+        (
+            "flow: f\nprocess: p\ntests: [{name: n, steps: [{expect: {ledger: {gone: 1}}}]}]",
+            "step 1: `gone` is not a place",
+        ),
     ] {
         let got = run(text);
         assert!(got.contains(expect), "{text}\ngot {got}");

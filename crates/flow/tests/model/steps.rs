@@ -10,7 +10,11 @@ use tidegate_flow::model::{FlowModel, ModelInput, ModelScript};
 use crate::{difference, passes, plan};
 
 fn input(stream: &str, value: &str) -> ModelInput {
-    ModelInput { stream: stream.to_owned(), value: value.as_bytes().to_vec(), ..ModelInput::default() }
+    ModelInput {
+        stream: stream.to_owned(),
+        value: value.as_bytes().to_vec(),
+        ..ModelInput::default()
+    }
 }
 
 #[test]
@@ -27,7 +31,10 @@ fn fields_are_projected_set_and_looked_up() {
     let plan = plan(flow, &Registered::default());
     let mut model = FlowModel::new(&plan, "p", ModelScript::default()).unwrap();
     model.send(input("a", r#"{"v": 12.500}"#));
-    let values: Vec<&str> = model.outputs("b").map(|output| output.value.as_str()).collect();
+    let values: Vec<&str> = model
+        .outputs("b")
+        .map(|output| output.value.as_str())
+        .collect();
     assert_eq!(values, [r#"{"v": 12.500,"c":12.500}"#]);
 }
 
@@ -38,14 +45,23 @@ fn each_makes_one_record_per_map_and_derives_its_id() {
     let plan = plan(flow, &Registered::default());
     let mut model = FlowModel::new(&plan, "p", ModelScript::default()).unwrap();
     let id = EventId::from_u128(7);
-    model.send(ModelInput { id: Some(id), ..input("a", r#"{"order_id":"o1","lines":["x","y"]}"#) });
+    model.send(ModelInput {
+        id: Some(id),
+        ..input("a", r#"{"order_id":"o1","lines":["x","y"]}"#)
+    });
     let outputs: Vec<_> = model.outputs("b").collect();
     assert_eq!(outputs[1].value, r#"{"order":"o1","sku":"y"}"#);
     let derived = |index: &str| EventId::derived(&[&id.to_string(), "b", index]);
     assert_eq!([outputs[0].id, outputs[1].id], [derived("0"), derived("1")]);
     // A single output keeps the id, and none at all is delivered, too.
-    model.send(ModelInput { id: Some(EventId::from_u128(8)), ..input("a", r#"{"order_id":"o2","lines":["x"]}"#) });
-    model.send(ModelInput { id: Some(EventId::from_u128(9)), ..input("a", r#"{"order_id":"o3","lines":[]}"#) });
+    model.send(ModelInput {
+        id: Some(EventId::from_u128(8)),
+        ..input("a", r#"{"order_id":"o2","lines":["x"]}"#)
+    });
+    model.send(ModelInput {
+        id: Some(EventId::from_u128(9)),
+        ..input("a", r#"{"order_id":"o3","lines":[]}"#)
+    });
     assert_eq!(model.outputs("b").last().unwrap().id, EventId::from_u128(8));
     assert_eq!((model.account().delivered, model.is_balanced()), (3, true));
 }
@@ -81,8 +97,15 @@ fn tables_hit_once_or_collect_and_routes_take_them() {
 
 #[test]
 fn joins_emit_the_side_that_stays_alone() {
-    for (kind, left, right) in [("inner", 0, 0), ("left", 1, 0), ("right", 0, 1), ("outer", 1, 1)] {
-        let flow = format!("process p receive a receive b join a with b on k within 1 minute type {kind} emit to c end");
+    for (kind, left, right) in [
+        ("inner", 0, 0),
+        ("left", 1, 0),
+        ("right", 0, 1),
+        ("outer", 1, 1),
+    ] {
+        let flow = format!(
+            "process p receive a receive b join a with b on k within 1 minute type {kind} emit to c end"
+        );
         passes(
             &flow,
             &format!(
@@ -157,7 +180,9 @@ fn holds_complete_by_marker_rule_and_timeout() {
 fn windows_slide_and_sessions_grow() {
     let totals = "aggregate count() as n sum(v) as s avg(v) as a min(v) as lo max(v) as hi first(v) as f last(v) as l collect(v) as all end";
     passes(
-        &format!("process p time by ts receive a window sliding 2 minutes every 1 minute key by k {totals} emit to b end"),
+        &format!(
+            "process p time by ts receive a window sliding 2 minutes every 1 minute key by k {totals} emit to b end"
+        ),
         "- send: { stream: a, value: { k: x, v: 1, ts: 2026-01-05T10:01:30Z } }
          - send: { stream: a, value: { k: x, v: 4, ts: 2026-01-05T10:01:40Z } }
          - send: { stream: a, value: { k: y, v: 0, ts: 2026-01-05T10:03:00Z } }
@@ -206,10 +231,22 @@ fn state_lives_as_long_as_its_kind_of_ttl_says() {
     // Seconds between a first write at zero, and what is read then, per kind of TTL.
     for (ttl, by, expect) in [
         ("ttl 10 seconds", "processing_time", ["1", "2", "3", "1"]),
-        ("ttl absolute 10 seconds", "processing_time", ["1", "2", "1", "1"]),
-        ("ttl sliding 10 seconds", "processing_time", ["1", "2", "3", "1"]),
+        (
+            "ttl absolute 10 seconds",
+            "processing_time",
+            ["1", "2", "1", "1"],
+        ),
+        (
+            "ttl sliding 10 seconds",
+            "processing_time",
+            ["1", "2", "3", "1"],
+        ),
         ("ttl 10 seconds", "event_time", ["1", "2", "3", "1"]),
-        ("ttl absolute 10 seconds", "event_time", ["1", "2", "1", "1"]),
+        (
+            "ttl absolute 10 seconds",
+            "event_time",
+            ["1", "2", "1", "1"],
+        ),
         ("ttl sliding 10 seconds", "event_time", ["1", "2", "3", "1"]),
     ] {
         let flow = format!(
@@ -224,12 +261,18 @@ fn state_lives_as_long_as_its_kind_of_ttl_says() {
             steps.push(format!(
                 "- send: {{ stream: a, at: 2026-01-05T10:00:{clock:02}Z, value: {{ k: x, ts: 2026-01-05T10:00:{event:02}Z }} }}"
             ));
-            steps.push(format!("- expect: {{ stream: b, values: [ {{ n: {expect} }} ], match: partial }}"));
+            steps.push(format!(
+                "- expect: {{ stream: b, values: [ {{ n: {expect} }} ], match: partial }}"
+            ));
         }
         passes(&flow, &steps.join("\n"));
     }
     // Reading alone keeps a sliding value alive, and no other.
-    for (ttl, expect) in [("ttl sliding 10 seconds", 5), ("ttl 10 seconds", 0), ("ttl absolute 10 seconds", 0)] {
+    for (ttl, expect) in [
+        ("ttl sliding 10 seconds", 5),
+        ("ttl 10 seconds", 0),
+        ("ttl absolute 10 seconds", 0),
+    ] {
         let flow = format!(
             "process p receive a transform read = state.n
                 route when !write to b otherwise continue
@@ -270,7 +313,9 @@ fn metrics_see_what_leaves() {
 
 #[test]
 fn functions_of_rust_are_called_and_tried_again() {
-    fn transform(record: &tidegate_flow::value::JsonRecord) -> Result<Vec<tidegate_flow::value::JsonRecord>, Box<EvaluationFailure>> {
+    fn transform(
+        record: &tidegate_flow::value::JsonRecord,
+    ) -> Result<Vec<tidegate_flow::value::JsonRecord>, Box<EvaluationFailure>> {
         if record.raw("k") == Some("0") {
             let mut failure = EvaluationFailure::new("service.down", "nobody is there");
             failure.class = FailureClass::Transient;
@@ -281,7 +326,9 @@ fn functions_of_rust_are_called_and_tried_again() {
         Ok(vec![record])
     }
     let mut registered = Registered::default();
-    registered.transforms.insert("f".to_owned(), RegisteredTransform::default());
+    registered
+        .transforms
+        .insert("f".to_owned(), RegisteredTransform::default());
     let flow = "process p receive a transform using f emit to b
         on error transform failure retry 4 times then dead_letter d end end";
     let plan = plan(flow, &registered);
@@ -293,7 +340,14 @@ fn functions_of_rust_are_called_and_tried_again() {
     model.advance(Duration::from_secs(1));
     assert_eq!(model.outputs("b").count(), 1);
     let letter = &model.dead_letters()[0];
-    assert_eq!((letter.code.as_str(), letter.attempts, letter.stream.as_str()), ("service.down", 4, "d"));
+    assert_eq!(
+        (
+            letter.code.as_str(),
+            letter.attempts,
+            letter.stream.as_str()
+        ),
+        ("service.down", 4, "d")
+    );
 }
 
 #[test]
@@ -302,8 +356,14 @@ fn results_of_several_inputs_have_ids_of_their_own() {
     let plan = plan(flow, &Registered::default());
     let mut model = FlowModel::new(&plan, "p", ModelScript::default()).unwrap();
     let ids = [1, 2].map(EventId::from_u128);
-    model.send(ModelInput { id: Some(ids[0]), ..input("a", r#"{"k":1}"#) });
-    model.send(ModelInput { id: Some(ids[1]), ..input("b", r#"{"k":1}"#) });
+    model.send(ModelInput {
+        id: Some(ids[0]),
+        ..input("a", r#"{"k":1}"#)
+    });
+    model.send(ModelInput {
+        id: Some(ids[1]),
+        ..input("b", r#"{"k":1}"#)
+    });
     let [first, second] = ids.map(|id| id.to_string());
     let made: Vec<EventId> = model.outputs("c").map(|output| output.id).collect();
     assert_eq!(made, [EventId::derived(&[&first, &second])]);
@@ -316,5 +376,8 @@ fn a_difference_is_shown() {
         "- send: { stream: a, value: { k: 1 } }
          - expect: { stream: b, values: [ { k: 2 } ] }",
     );
-    assert_eq!(shown.as_deref(), Some("step 2: expected {\"k\":2}, found {\"k\":1}"));
+    assert_eq!(
+        shown.as_deref(),
+        Some("step 2: expected {\"k\":2}, found {\"k\":1}")
+    );
 }
