@@ -99,7 +99,9 @@ impl Problem {
     ) -> Self {
         let span = TextSpan::in_text(texts, source, range);
         Self {
-            file: texts.get(source).map_or(String::new(), |text| text.name.clone()),
+            file: texts
+                .get(source)
+                .map_or(String::new(), |text| text.name.clone()),
             line: span.line,
             column: span.column,
             path: path.to_owned(),

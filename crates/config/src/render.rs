@@ -102,7 +102,11 @@ fn one(problem: &Problem, texts: &[ConfigSource], severity: Severity, color: Col
     rendered
 }
 
-fn snippet<'a>(main: TextSpan, others: &[TextSpan], texts: &'a [ConfigSource]) -> Option<Element<'a>> {
+fn snippet<'a>(
+    main: TextSpan,
+    others: &[TextSpan],
+    texts: &'a [ConfigSource],
+) -> Option<Element<'a>> {
     let source = texts.get(main.source)?;
     let spans = others.iter().chain([&main]);
     let first = spans.clone().map(|span| span.start).min()?;

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::plan::{FlowPlan, PLAN_VERSION};
 use crate::syntax::{MAX_DIAGNOSTICS, SyntaxTree, parse};
 use crate::{Diagnostic, Span};
-pub use bindings::{Bindings, LookupBinding, StreamBinding, check_bindings};
+pub use bindings::{Bindings, LookupBinding, StreamBinding, check_bindings, problem_code};
 use declarations::Declaration;
 pub use registered::{Registered, RegisteredTransform};
 
@@ -69,7 +69,10 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
         registered,
         trees: &trees,
         names: BTreeMap::new(),
-        plan: FlowPlan { version: PLAN_VERSION, ..FlowPlan::default() },
+        plan: FlowPlan {
+            version: PLAN_VERSION,
+            ..FlowPlan::default()
+        },
         used: BTreeSet::new(),
         diagnostics,
         places: Vec::new(),
@@ -77,12 +80,21 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
     checker.declarations();
     checker.processes();
     checker.unused_transforms();
-    let FlowChecker { plan, mut diagnostics, places, .. } = checker;
+    let FlowChecker {
+        plan,
+        mut diagnostics,
+        places,
+        ..
+    } = checker;
     diagnostics.sort_by(|a, b| (a.span, a.code, &a.message).cmp(&(b.span, b.code, &b.message)));
     diagnostics.dedup();
     cap(&mut diagnostics);
     let has_error = diagnostics.iter().any(Diagnostic::is_error);
-    CheckedFlows { plan: (!has_error).then_some(plan), diagnostics, places }
+    CheckedFlows {
+        plan: (!has_error).then_some(plan),
+        diagnostics,
+        places,
+    }
 }
 
 /// Keeps so many diagnostics of each file, errors first. The last error says that there are more.
@@ -95,7 +107,9 @@ fn cap(diagnostics: &mut Vec<Diagnostic>) {
         let count = errors.entry(diagnostic.span.source).or_default();
         *count += 1;
         if *count == MAX_DIAGNOSTICS {
-            let message = format!("only {MAX_DIAGNOSTICS} findings of a file are listed, the limit `diagnostics`");
+            let message = format!(
+                "only {MAX_DIAGNOSTICS} findings of a file are listed, the limit `diagnostics`"
+            );
             *diagnostic = Diagnostic::new("TG0016", diagnostic.span, message);
         }
         *count <= MAX_DIAGNOSTICS
@@ -119,7 +133,12 @@ struct FlowChecker<'t> {
 }
 
 impl FlowChecker<'_> {
-    fn found(&mut self, code: &'static str, span: Span, message: impl Into<String>) -> &mut Diagnostic {
+    fn found(
+        &mut self,
+        code: &'static str,
+        span: Span,
+        message: impl Into<String>,
+    ) -> &mut Diagnostic {
         self.diagnostics.push(Diagnostic::new(code, span, message));
         let last = self.diagnostics.len() - 1;
         &mut self.diagnostics[last]
@@ -137,7 +156,9 @@ impl FlowChecker<'_> {
         if self.trees.iter().any(|tree| tree.is_skipped(name)) {
             return;
         }
-        let near = tidegate_config::nearest(name, names).map(|near| format!("did you mean `{near}`?"));
-        self.found(code, span, format!("there is no {what} `{name}`")).help = near;
+        let near =
+            tidegate_config::nearest(name, names).map(|near| format!("did you mean `{near}`?"));
+        self.found(code, span, format!("there is no {what} `{name}`"))
+            .help = near;
     }
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a flow, and where.
+//! Findings about a flow, and where they are.
 
 mod codes;
 
@@ -87,11 +87,19 @@ pub fn explain(code: &str) -> Option<&'static DiagnosticCode> {
 pub fn problems(diagnostics: &[Diagnostic], texts: &[ConfigSource]) -> (Problems, Problems) {
     let place = |span: Span| (span.source as usize, span.start as usize..span.end as usize);
     let of = |severity: Severity| {
-        let list = diagnostics.iter().filter(|diagnostic| diagnostic.severity() == severity);
+        let list = diagnostics
+            .iter()
+            .filter(|diagnostic| diagnostic.severity() == severity);
         let list = list.map(|diagnostic| {
             let also = diagnostic.also.map(place);
-            Problem::in_text(texts, place(diagnostic.span), also, diagnostic.code, &diagnostic.message)
-                .hint(diagnostic.help.clone())
+            Problem::in_text(
+                texts,
+                place(diagnostic.span),
+                also,
+                diagnostic.code,
+                &diagnostic.message,
+            )
+            .hint(diagnostic.help.clone())
         });
         Problems::in_texts(list.collect(), texts.to_vec())
     };
@@ -150,6 +158,6 @@ pub struct DiagnosticCode {
     pub cause: &'static str,
     /// A flow that gets it.
     pub example: &'static str,
-    /// What to write instead.
+    /// The text to write instead.
     pub repair: &'static str,
 }

@@ -19,14 +19,14 @@ use uuid::Uuid;
 pub use compare::{PlanChange, PlanChangeKind, compare};
 pub use expression::PlanExpression;
 pub use operator::{
-    AggregatePlan, ArmPlan, AssignPlan, BodyPlan, CheckPlan, CompletePlan, JoinKind, LeavePlan, OnFailurePlan,
-    OnSuccessPlan, OperatorPlan, OtherwisePlan, RowPlan, SelectorPlan, StepPlan, TablePlan, TargetPlan, TransformPlan,
-    TrimPlan, WindowShape,
+    AggregatePlan, ArmPlan, AssignPlan, BodyPlan, CheckPlan, CompletePlan, JoinKind, LeavePlan,
+    OnFailurePlan, OnSuccessPlan, OperatorPlan, OtherwisePlan, RowPlan, SelectorPlan, StepPlan,
+    TablePlan, TargetPlan, TransformPlan, TrimPlan, WindowShape,
 };
 pub use process::{
-    BackoffPlan, CheckpointPlan, CompletionPlan, FailureKind, HandlerPlan, HoldInputPlan, MetricKind, MetricPlan,
-    ModePlan, ParallelismPlan, ProcessPlan, ProjectPlan, RetryPlan, SinkPlan, SlowPlan, SourcePlan, StateKind,
-    StatePlan, TimePlan, TopicKind, TopicPlan, TtlPlan,
+    BackoffPlan, CheckpointPlan, CompletionPlan, FailureKind, HandlerPlan, HoldInputPlan,
+    MetricKind, MetricPlan, ModePlan, ParallelismPlan, ProcessPlan, ProjectPlan, RetryPlan,
+    SinkPlan, SlowPlan, SourcePlan, StateKind, StatePlan, TimePlan, TopicKind, TopicPlan, TtlPlan,
 };
 pub(crate) use schema::object_type;
 pub use schema::{ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, SchemaPlan};

@@ -47,7 +47,11 @@ pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, ErrorR
                 let errors = findings.iter().filter(|finding| finding.is_error()).count();
                 let warnings = findings.len() - errors;
                 let files = count(flows.len(), "flow file");
-                print(&format!("{files}: {}, {}", count(errors, "error"), count(warnings, "warning")))?;
+                print(&format!(
+                    "{files}: {}, {}",
+                    count(errors, "error"),
+                    count(warnings, "warning")
+                ))?;
             }
         }
     }

@@ -38,7 +38,7 @@ pub(super) static LOOKUP: &[Key] = keys! {
     "cache": Section(CACHE) => Filled;
     /// The circuit breaker.
     "breaker": Text => Nothing;
-    /// What happens while the breaker is open.
+    /// The answer while the breaker is open.
     "fallback": Choice(&["return_cached", "return_default", "fail_fast", "queue_for_retry", "degrade_gracefully"]) =>
         Value("fail_fast");
     /// The answer of `return_default`.
@@ -98,9 +98,9 @@ pub(super) static STATE_BACKEND: &[Key] = keys! {
 pub(super) static RESOURCES: &[Key] = keys! {
     /// Tasks at once; wins over the flow.
     "parallelism": COUNT => Nothing;
-    /// What is promised about each output.
+    /// The promise about each output.
     "delivery": Choice(&["exactly-once", "at-least-once", "at-most-once"]) => Value("exactly-once");
-    /// What commits together.
+    /// Records that commit together.
     "epoch": Section(EPOCH) => Filled;
     /// Where the state of the process lives.
     "state-backend": Text => Value("default");

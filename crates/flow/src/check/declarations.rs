@@ -18,7 +18,11 @@ pub(super) struct Declaration<'t> {
 
 /// The kind of a declaration as messages name it.
 pub(super) fn kind_text(kind: &str) -> &str {
-    if kind == "decision" { "decision table" } else { kind }
+    if kind == "decision" {
+        "decision table"
+    } else {
+        kind
+    }
 }
 
 impl<'t> FlowChecker<'t> {
@@ -26,18 +30,35 @@ impl<'t> FlowChecker<'t> {
     pub(super) fn declarations(&mut self) {
         for tree in self.trees {
             for node in tree.root().children() {
-                let Some(name) = node.get("name") else { continue };
+                let Some(name) = node.get("name") else {
+                    continue;
+                };
                 let text = name.name();
                 if let Some(first) = self.names.get(&text) {
                     let also = first.name.span();
-                    let message = format!("`{text}` is declared twice: as {} and as {}", kind_text(first.kind), kind_text(node.label()));
+                    let message = format!(
+                        "`{text}` is declared twice: as {} and as {}",
+                        kind_text(first.kind),
+                        kind_text(node.label())
+                    );
                     self.found("TG0101", name.span(), message).also = Some(also);
                     continue;
                 }
                 if self.registered.has(&text) {
-                    self.found("TG0106", name.span(), format!("`{text}` is registered in Rust, too"));
+                    self.found(
+                        "TG0106",
+                        name.span(),
+                        format!("`{text}` is registered in Rust, too"),
+                    );
                 }
-                self.names.insert(text, Declaration { kind: node.label(), node, name });
+                self.names.insert(
+                    text,
+                    Declaration {
+                        kind: node.label(),
+                        node,
+                        name,
+                    },
+                );
             }
         }
         for (name, declaration) in self.names.clone() {
@@ -69,7 +90,11 @@ impl<'t> FlowChecker<'t> {
         if let Some(time) = node.get("time") {
             let field = fields.iter().find(|field| field.name == time.name());
             if field.is_some_and(|field| field.kind != FieldType::Timestamp) {
-                self.found("TG0303", time.span(), format!("`{}` is not a timestamp", time.name()));
+                self.found(
+                    "TG0303",
+                    time.span(),
+                    format!("`{}` is not a timestamp", time.name()),
+                );
             }
         }
         SchemaPlan {
@@ -81,12 +106,20 @@ impl<'t> FlowChecker<'t> {
     }
 
     fn fields(&mut self, node: SyntaxNode<'t>) -> Vec<FieldPlan> {
-        node.all("field").filter_map(|field| self.field(field)).collect()
+        node.all("field")
+            .filter_map(|field| self.field(field))
+            .collect()
     }
 
     fn field(&mut self, node: SyntaxNode<'t>) -> Option<FieldPlan> {
         let (name, kind) = (node.get("field")?.name(), node.get("type")?);
-        let mut field = FieldPlan { name, kind: self.field_type(kind), optional: false, default: None, constraints: Vec::new() };
+        let mut field = FieldPlan {
+            name,
+            kind: self.field_type(kind),
+            optional: false,
+            default: None,
+            constraints: Vec::new(),
+        };
         for modifier in node.all("modifier") {
             let span = modifier.span();
             let mut fits = true;
@@ -97,7 +130,10 @@ impl<'t> FlowChecker<'t> {
                 }
                 "default" => {
                     field.default = modifier.get("default").map(literal);
-                    fits = field.default.iter().all(|value| fits_type(value, &field.kind));
+                    fits = field
+                        .default
+                        .iter()
+                        .all(|value| fits_type(value, &field.kind));
                     None
                 }
                 "range" => {
@@ -109,7 +145,10 @@ impl<'t> FlowChecker<'t> {
                     })
                 }
                 "length" => {
-                    let bounds = modifier.get("from").and_then(SyntaxNode::int).zip(modifier.get("to").and_then(SyntaxNode::int));
+                    let bounds = modifier
+                        .get("from")
+                        .and_then(SyntaxNode::int)
+                        .zip(modifier.get("to").and_then(SyntaxNode::int));
                     bounds.map(|(from, to)| {
                         fits = field.kind == FieldType::String && from <= to;
                         ConstraintPlan::Length(from, to)
@@ -128,7 +167,11 @@ impl<'t> FlowChecker<'t> {
             };
             field.constraints.extend(constraint);
             if !fits {
-                let message = format!("this `{}` does not fit the type of `{}`", modifier.word(), field.name);
+                let message = format!(
+                    "this `{}` does not fit the type of `{}`",
+                    modifier.word(),
+                    field.name
+                );
                 self.found("TG0310", span, message);
             }
         }
@@ -136,7 +179,10 @@ impl<'t> FlowChecker<'t> {
     }
 
     fn field_type(&mut self, node: SyntaxNode<'t>) -> FieldType {
-        let mut of = || node.get("of").map_or(FieldType::Json, |of| self.field_type(of));
+        let mut of = || {
+            node.get("of")
+                .map_or(FieldType::Json, |of| self.field_type(of))
+        };
         match node.word() {
             "string" => FieldType::String,
             "integer" => FieldType::Integer,
@@ -158,9 +204,11 @@ impl<'t> FlowChecker<'t> {
         let digits = |label: &str| node.get(label)?.word().parse::<u32>().ok();
         let both = digits("precision").zip(digits("scale"));
         let is_given = node.has("precision");
-        let fits = both.is_some_and(|(precision, scale)| (1..=28).contains(&precision) && scale <= precision);
+        let fits = both
+            .is_some_and(|(precision, scale)| (1..=28).contains(&precision) && scale <= precision);
         if is_given && !fits {
-            let message = "a decimal has 1 to 28 digits, and at most as many of them behind the point";
+            let message =
+                "a decimal has 1 to 28 digits, and at most as many of them behind the point";
             self.found("TG0310", node.span(), message);
         }
         FieldType::Decimal(both)
@@ -169,7 +217,9 @@ impl<'t> FlowChecker<'t> {
 
 /// The names of a list of fields under a label.
 pub(super) fn paths(node: SyntaxNode<'_>, label: &str) -> Vec<String> {
-    node.get(label).map_or(Vec::new(), |fields| fields.all("path").map(SyntaxNode::name).collect())
+    node.get(label).map_or(Vec::new(), |fields| {
+        fields.all("path").map(SyntaxNode::name).collect()
+    })
 }
 
 /// A literal of the text.
@@ -187,7 +237,10 @@ fn number(text: &str) -> Option<rust_decimal::Decimal> {
 }
 
 const fn is_number(kind: &FieldType) -> bool {
-    matches!(kind, FieldType::Integer | FieldType::Double | FieldType::Decimal(_))
+    matches!(
+        kind,
+        FieldType::Integer | FieldType::Double | FieldType::Decimal(_)
+    )
 }
 
 /// Whether a literal can be a value of a type.
@@ -197,7 +250,8 @@ pub(super) fn fits_type(literal: &LiteralPlan, kind: &FieldType) -> bool {
         LiteralPlan::Number(digits) => {
             let is_whole = !digits.contains('.');
             let is_exact = !matches!(kind, FieldType::Decimal(_)) || number(digits).is_some();
-            kind == &FieldType::Json || (is_number(kind) && is_exact && (is_whole || *kind != FieldType::Integer))
+            kind == &FieldType::Json
+                || (is_number(kind) && is_exact && (is_whole || *kind != FieldType::Integer))
         }
         LiteralPlan::Text(text) => match kind {
             FieldType::Timestamp => text.parse::<jiff::Timestamp>().is_ok(),

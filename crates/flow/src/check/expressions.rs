@@ -11,44 +11,81 @@ use crate::value::{FlowType, ObjectType};
 
 impl FlowChecker<'_> {
     /// Compiles the expression of a node. Its type is dynamic where it has a mistake, so that nothing else is said.
-    pub(super) fn expression(&mut self, node: SyntaxNode<'_>, scope: &ExpressionScope) -> (PlanExpression, FlowType) {
+    pub(super) fn expression(
+        &mut self,
+        node: SyntaxNode<'_>,
+        scope: &ExpressionScope,
+    ) -> (PlanExpression, FlowType) {
         let (text, span) = (node.source_text(), node.span());
         let compiled = parse(&text, span).and_then(|expression| check(&expression, scope));
         let text = node.canonical_text();
         match compiled {
             Ok(checked) => {
                 let kind = checked.kind().clone();
-                (PlanExpression { text, checked: Some(Arc::new(checked)) }, kind)
+                (
+                    PlanExpression {
+                        text,
+                        checked: Some(Arc::new(checked)),
+                    },
+                    kind,
+                )
             }
             Err(found) => {
                 self.diagnostics.extend(found);
-                (PlanExpression { text, checked: None }, FlowType::Dynamic)
+                (
+                    PlanExpression {
+                        text,
+                        checked: None,
+                    },
+                    FlowType::Dynamic,
+                )
             }
         }
     }
 
     /// The same for a condition.
-    pub(super) fn condition(&mut self, node: SyntaxNode<'_>, scope: &ExpressionScope) -> PlanExpression {
+    pub(super) fn condition(
+        &mut self,
+        node: SyntaxNode<'_>,
+        scope: &ExpressionScope,
+    ) -> PlanExpression {
         let (expression, kind) = self.expression(node, scope);
         self.expect(node.span(), &kind, &FlowType::Boolean, "a condition");
         expression
     }
 
     /// Compiles a text that we put together from parts of `node`; a mistake is one of the whole node.
-    pub(super) fn composed(&mut self, text: String, node: SyntaxNode<'_>, scope: &ExpressionScope) -> PlanExpression {
+    pub(super) fn composed(
+        &mut self,
+        text: String,
+        node: SyntaxNode<'_>,
+        scope: &ExpressionScope,
+    ) -> PlanExpression {
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        let compiled = parse(&text, Span::new(0, 0, length)).and_then(|expression| check(&expression, scope));
+        let compiled =
+            parse(&text, Span::new(0, 0, length)).and_then(|expression| check(&expression, scope));
         match compiled {
             Ok(checked) => {
-                self.expect(node.span(), checked.kind(), &FlowType::Boolean, "a condition");
-                PlanExpression { text, checked: Some(Arc::new(checked)) }
+                self.expect(
+                    node.span(),
+                    checked.kind(),
+                    &FlowType::Boolean,
+                    "a condition",
+                );
+                PlanExpression {
+                    text,
+                    checked: Some(Arc::new(checked)),
+                }
             }
             Err(found) => {
                 for mut diagnostic in found {
                     diagnostic.span = node.span();
                     self.diagnostics.push(diagnostic);
                 }
-                PlanExpression { text, checked: None }
+                PlanExpression {
+                    text,
+                    checked: None,
+                }
             }
         }
     }
@@ -56,7 +93,11 @@ impl FlowChecker<'_> {
     /// Says so where a type does not fit its place.
     pub(super) fn expect(&mut self, span: Span, kind: &FlowType, wanted: &FlowType, place: &str) {
         if !kind.fits(wanted) {
-            self.found("TG0305", span, format!("{place} must be {wanted}, and this is {kind}"));
+            self.found(
+                "TG0305",
+                span,
+                format!("{place} must be {wanted}, and this is {kind}"),
+            );
         }
     }
 
@@ -75,7 +116,11 @@ impl FlowChecker<'_> {
 
     /// Checks all paths of a list of fields.
     pub(super) fn all_paths(&mut self, node: SyntaxNode<'_>, label: &str, record: &ObjectType) {
-        for path in node.get(label).into_iter().flat_map(|fields| fields.all("path")) {
+        for path in node
+            .get(label)
+            .into_iter()
+            .flat_map(|fields| fields.all("path"))
+        {
             self.path(path, record);
         }
     }

@@ -7,8 +7,8 @@ use super::expressions::path_type;
 use super::{FlowChecker, NamedPlace};
 use crate::expression::ExpressionScope;
 use crate::plan::{
-    CompletionPlan, FieldPlan, HoldInputPlan, ModePlan, ParallelismPlan, ProcessPlan, ProjectPlan, SinkPlan,
-    SourcePlan, StatePlan, TimePlan, TopicKind, TopicPlan, object_type, ways_out,
+    CompletionPlan, FieldPlan, HoldInputPlan, ModePlan, ParallelismPlan, ProcessPlan, ProjectPlan,
+    SinkPlan, SourcePlan, StatePlan, TimePlan, TopicKind, TopicPlan, object_type, ways_out,
 };
 use crate::syntax::SyntaxNode;
 use crate::value::{FlowType, ObjectType};
@@ -57,8 +57,15 @@ pub(super) struct ProcessChecker<'c, 't> {
 impl<'t> FlowChecker<'t> {
     /// Checks all processes.
     pub(super) fn processes(&mut self) {
-        let declared: Vec<_> = self.names.iter().filter(|(_, declared)| declared.kind == "process").collect();
-        let declared: Vec<(String, SyntaxNode<'t>)> = declared.into_iter().map(|(name, d)| (name.clone(), d.node)).collect();
+        let declared: Vec<_> = self
+            .names
+            .iter()
+            .filter(|(_, declared)| declared.kind == "process")
+            .collect();
+        let declared: Vec<(String, SyntaxNode<'t>)> = declared
+            .into_iter()
+            .map(|(name, d)| (name.clone(), d.node))
+            .collect();
         for (name, node) in declared {
             let checker = ProcessChecker {
                 flows: self,
@@ -83,6 +90,16 @@ impl<'t> FlowChecker<'t> {
 impl<'t> ProcessChecker<'_, 't> {
     fn check(mut self) -> ProcessPlan {
         self.check_given_once();
+        // Records that cannot be decoded go there, whatever the handlers say.
+        if let Some(name) = self.node.get("name") {
+            let (process, stream) = (self.name.clone(), format!("{}_dlq", self.name));
+            self.flows.places.push(NamedPlace {
+                section: "streams",
+                name: stream,
+                process,
+                span: name.span(),
+            });
+        }
         self.declare_state();
         self.settings();
         for receive in self.node.all("receive") {
@@ -98,7 +115,11 @@ impl<'t> ProcessChecker<'_, 't> {
                 _ => {}
             }
         }
-        for output in self.node.all("output").filter(|output| output.word() == "on") {
+        for output in self
+            .node
+            .all("output")
+            .filter(|output| output.word() == "on")
+        {
             self.completion(output);
         }
         self.blocks();
@@ -108,7 +129,12 @@ impl<'t> ProcessChecker<'_, 't> {
         self.plan
     }
 
-    pub(super) fn found(&mut self, code: &'static str, span: Span, message: impl Into<String>) -> &mut Diagnostic {
+    pub(super) fn found(
+        &mut self,
+        code: &'static str,
+        span: Span,
+        message: impl Into<String>,
+    ) -> &mut Diagnostic {
         self.flows.found(code, span, message)
     }
 
@@ -116,18 +142,35 @@ impl<'t> ProcessChecker<'_, 't> {
     pub(super) fn bound(&mut self, section: &'static str, node: SyntaxNode<'t>) -> String {
         let name = node.name();
         let process = self.name.clone();
-        self.flows.places.push(NamedPlace { section, name: name.clone(), process, span: node.span() });
+        self.flows.places.push(NamedPlace {
+            section,
+            name: name.clone(),
+            process,
+            span: node.span(),
+        });
         name
     }
 
     /// A stream that is written to.
     pub(super) fn sink(&mut self, node: SyntaxNode<'t>) -> String {
         let stream = self.bound("streams", node);
-        if self.plan.sources.iter().any(|source| source.stream == stream) {
-            self.found("TG0209", node.span(), format!("the process also receives `{stream}`"));
+        if self
+            .plan
+            .sources
+            .iter()
+            .any(|source| source.stream == stream)
+        {
+            self.found(
+                "TG0209",
+                node.span(),
+                format!("the process also receives `{stream}`"),
+            );
         }
         if !self.plan.sinks.iter().any(|sink| sink.stream == stream) {
-            self.plan.sinks.push(SinkPlan { stream: stream.clone(), ..SinkPlan::default() });
+            self.plan.sinks.push(SinkPlan {
+                stream: stream.clone(),
+                ..SinkPlan::default()
+            });
         }
         stream
     }
@@ -146,7 +189,11 @@ impl<'t> ProcessChecker<'_, 't> {
     pub(super) fn above_zero(&mut self, node: Option<SyntaxNode<'t>>) -> u64 {
         let Some(node) = node else { return 0 };
         if node.millis() == 0 {
-            self.found("TG0404", node.span(), "this duration must be longer than zero");
+            self.found(
+                "TG0404",
+                node.span(),
+                "this duration must be longer than zero",
+            );
         }
         node.millis()
     }
@@ -155,7 +202,8 @@ impl<'t> ProcessChecker<'_, 't> {
     pub(super) fn add_state(&mut self, state: StatePlan, span: Span) -> String {
         let id = state.id.clone();
         if self.plan.state.iter().any(|other| other.id == id) {
-            let message = format!("the process has a state `{id}` already: two steps would share it");
+            let message =
+                format!("the process has a state `{id}` already: two steps would share it");
             self.found("TG0101", span, message);
         } else {
             self.plan.state.push(state);
@@ -176,9 +224,17 @@ impl<'t> ProcessChecker<'_, 't> {
             };
             match seen.iter().find(|(other, _)| *other == key) {
                 Some((_, first)) => {
-                    let shown = words.get(..if is_on { 2 } else { 1 }).unwrap_or_default().join(" ");
+                    let shown = words
+                        .get(..if is_on { 2 } else { 1 })
+                        .unwrap_or_default()
+                        .join(" ");
                     let also = Some(*first);
-                    self.found("TG0013", statement.head(), format!("`{shown}` is given twice")).also = also;
+                    self.found(
+                        "TG0013",
+                        statement.head(),
+                        format!("`{shown}` is given twice"),
+                    )
+                    .also = also;
                 }
                 None => seen.push((key, statement.head())),
             }
@@ -186,7 +242,9 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 
     fn setting(&self, word: &str) -> Option<SyntaxNode<'t>> {
-        self.node.all("setting").find(|setting| setting.word() == word)
+        self.node
+            .all("setting")
+            .find(|setting| setting.word() == word)
     }
 
     fn settings(&mut self) {
@@ -195,7 +253,10 @@ impl<'t> ProcessChecker<'_, 't> {
             if tasks == 0 {
                 self.found("TG0003", setting.span(), "a process has at least one task");
             }
-            self.plan.parallelism = Some(ParallelismPlan { tasks, is_hint: setting.has("hint") });
+            self.plan.parallelism = Some(ParallelismPlan {
+                tasks,
+                is_hint: setting.has("hint"),
+            });
         }
         if let Some(mode) = self.setting("mode").and_then(|setting| setting.get("mode")) {
             self.plan.mode = match mode.word() {
@@ -207,18 +268,29 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 
     fn receive(&mut self, node: SyntaxNode<'t>) {
-        let Some(stream_node) = node.get("stream").or_else(|| node.get("alias")) else { return };
+        let Some(stream_node) = node.get("stream").or_else(|| node.get("alias")) else {
+            return;
+        };
         let alias_node = node.get("alias").unwrap_or(stream_node);
         let (stream, alias) = (self.bound("streams", stream_node), alias_node.name());
         if let Some(first) = self.streams.get(&alias) {
             let also = Some(first.span);
-            self.found("TG0101", alias_node.span(), format!("the alias `{alias}` is declared twice")).also = also;
+            self.found(
+                "TG0101",
+                alias_node.span(),
+                format!("the alias `{alias}` is declared twice"),
+            )
+            .also = also;
             return;
         }
         let schema = self.flows.schema_of(node.get("schema"));
-        let fields = schema.as_ref().map_or(Vec::new(), |(_, schema)| schema.fields.clone());
+        let fields = schema
+            .as_ref()
+            .map_or(Vec::new(), |(_, schema)| schema.fields.clone());
         // An unknown schema has been told about; its fields may be anything.
-        let mut record = schema.as_ref().map_or_else(ObjectType::open, |(_, schema)| object_type(&schema.fields));
+        let mut record = schema
+            .as_ref()
+            .map_or_else(ObjectType::open, |(_, schema)| object_type(&schema.fields));
         let filter = node.get("filter").map(|filter| {
             let scope = self.scope(&record);
             self.flows.condition(filter, &scope)
@@ -238,13 +310,19 @@ impl<'t> ProcessChecker<'_, 't> {
             record = ObjectType::closed(kept.collect::<Vec<_>>());
             ProjectPlan::Keep(names)
         });
-        let hold = node.get("store").or_else(|| node.get("match")).map(|hold| HoldInputPlan {
-            hold: hold.name(),
-            key: paths(node, "on"),
-            is_marker: node.has("marker"),
-        });
+        let hold = node
+            .get("store")
+            .or_else(|| node.get("match"))
+            .map(|hold| HoldInputPlan {
+                hold: hold.name(),
+                key: paths(node, "on"),
+                is_marker: node.has("marker"),
+            });
         self.flows.all_paths(node, "on", &record);
-        let key = schema.as_ref().map(|(_, schema)| schema.key.clone()).filter(|key| !key.is_empty());
+        let key = schema
+            .as_ref()
+            .map(|(_, schema)| schema.key.clone())
+            .filter(|key| !key.is_empty());
         let time = schema.as_ref().and_then(|(_, schema)| schema.time.clone());
         self.plan.sources.push(SourcePlan {
             alias: alias.clone(),
@@ -257,22 +335,45 @@ impl<'t> ProcessChecker<'_, 't> {
             repartition: None,
         });
         self.live.push(alias.clone());
-        self.streams.insert(alias, FlowStream { record, key, fields, span: alias_node.span() });
+        self.streams.insert(
+            alias,
+            FlowStream {
+                record,
+                key,
+                fields,
+                span: alias_node.span(),
+            },
+        );
     }
 
     fn partition_and_time(&mut self) {
         if let Some(setting) = self.setting("partition") {
             let key = paths(setting, "fields");
             for source in &mut self.plan.sources {
-                let Some(stream) = self.streams.get_mut(&source.alias) else { continue };
-                for path in setting.get("fields").into_iter().flat_map(|fields| fields.all("path")) {
+                let Some(stream) = self.streams.get_mut(&source.alias) else {
+                    continue;
+                };
+                for path in setting
+                    .get("fields")
+                    .into_iter()
+                    .flat_map(|fields| fields.all("path"))
+                {
                     if path_type(&stream.record, &path.name()).is_none() {
-                        let message = format!("the input `{}` has no field `{}`", source.alias, path.name());
+                        let message = format!(
+                            "the input `{}` has no field `{}`",
+                            source.alias,
+                            path.name()
+                        );
                         self.flows.found("TG0302", path.span(), message);
                     }
                 }
                 if stream.key.as_ref() != Some(&key) {
-                    source.repartition = Some(format!("{}-{}-by-{}", self.name, source.alias, key.join("-")));
+                    source.repartition = Some(format!(
+                        "{}-{}-by-{}",
+                        self.name,
+                        source.alias,
+                        key.join("-")
+                    ));
                 }
                 stream.key = Some(key.clone());
             }
@@ -287,15 +388,25 @@ impl<'t> ProcessChecker<'_, 't> {
         if let Some(path) = field {
             for source in &mut self.plan.sources {
                 source.time = Some(path.name());
-                let record = self.streams.get(&source.alias).map_or_else(ObjectType::open, |stream| stream.record.clone());
+                let record = self
+                    .streams
+                    .get(&source.alias)
+                    .map_or_else(ObjectType::open, |stream| stream.record.clone());
                 let kind = self.flows.path(path, &record);
                 if !kind.fits(&FlowType::Timestamp) {
-                    let message = format!("`{}` is {kind}, and event time needs a timestamp", path.name());
+                    let message = format!(
+                        "`{}` is {kind}, and event time needs a timestamp",
+                        path.name()
+                    );
                     self.flows.found("TG0303", path.span(), message);
                 }
             }
         }
-        let millis = |label: &str| setting.and_then(|setting| setting.get(label)).map_or(0, SyntaxNode::millis);
+        let millis = |label: &str| {
+            setting
+                .and_then(|setting| setting.get(label))
+                .map_or(0, SyntaxNode::millis)
+        };
         let late = setting.and_then(|setting| setting.get("late"));
         self.plan.time = Some(TimePlan {
             field: field.map(SyntaxNode::name),
@@ -307,13 +418,25 @@ impl<'t> ProcessChecker<'_, 't> {
 
     /// Checks that concern the process as a whole.
     fn whole(&mut self) {
-        let name = self.node.get("name").map_or(Span::default(), SyntaxNode::span);
+        let name = self
+            .node
+            .get("name")
+            .map_or(Span::default(), SyntaxNode::span);
         // A part that could not be read may have what is missing.
         let is_broken = self.node.tree().is_broken(self.node);
         if self.plan.sources.is_empty() && !is_broken {
-            self.found("TG0201", name, format!("the process `{}` receives nothing", self.name.clone()));
+            self.found(
+                "TG0201",
+                name,
+                format!("the process `{}` receives nothing", self.name.clone()),
+            );
         }
-        let statements = |word: &str| self.node.children().filter(|node| node.word() == word).count();
+        let statements = |word: &str| {
+            self.node
+                .children()
+                .filter(|node| node.word() == word)
+                .count()
+        };
         let (emits, routes) = (statements("emit"), statements("route"));
         if emits + routes == 0 && !is_broken {
             let message = format!("the process `{}` neither emits nor routes", self.name);
@@ -321,20 +444,37 @@ impl<'t> ProcessChecker<'_, 't> {
         }
         let commit = self.node.all("output").find(|output| output.word() == "on");
         if let (Some(commit), 0) = (commit, emits + routes) {
-            self.found("TG0208", commit.head(), "there is no output whose commit could be told about");
+            self.found(
+                "TG0208",
+                commit.head(),
+                "there is no output whose commit could be told about",
+            );
         }
         if self.live.len() > 1 && !self.is_uncombined && !is_broken {
             for unused in self.live.clone() {
                 let span = self.streams.get(&unused).map_or(name, |stream| stream.span);
-                self.found("TG0206", span, format!("`{unused}` is never combined with the other inputs"));
+                self.found(
+                    "TG0206",
+                    span,
+                    format!("`{unused}` is never combined with the other inputs"),
+                );
             }
         }
         if self.plan.mode == ModePlan::Batch {
             let waits = ["window", "await", "hold"];
-            let step = self.node.all("step").find(|step| waits.contains(&step.word()));
-            let delay = self.setting("time").and_then(|setting| setting.get("delay"));
+            let step = self
+                .node
+                .all("step")
+                .find(|step| waits.contains(&step.word()));
+            let delay = self
+                .setting("time")
+                .and_then(|setting| setting.get("delay"));
             if let Some(node) = step.or(delay) {
-                self.found("TG0207", node.head(), "a batch ends with its input, so nothing can wait for more");
+                self.found(
+                    "TG0207",
+                    node.head(),
+                    "a batch ends with its input, so nothing can wait for more",
+                );
             }
         }
     }
@@ -342,9 +482,17 @@ impl<'t> ProcessChecker<'_, 't> {
     fn topics(&mut self) {
         let mut topics: BTreeSet<TopicPlan> = BTreeSet::new();
         let mut add = |kind, name: &str| {
-            topics.insert(TopicPlan { kind, name: name.to_owned() });
+            topics.insert(TopicPlan {
+                kind,
+                name: name.to_owned(),
+            });
         };
-        for topic in self.plan.sources.iter().filter_map(|source| source.repartition.as_deref()) {
+        for topic in self
+            .plan
+            .sources
+            .iter()
+            .filter_map(|source| source.repartition.as_deref())
+        {
             add(TopicKind::Repartition, topic);
         }
         for topic in self.plan.steps.iter().flat_map(|step| &step.repartition) {
@@ -355,17 +503,27 @@ impl<'t> ProcessChecker<'_, 't> {
         }
         for way in ways_out(&self.name, &self.plan) {
             if way.place == crate::plan::LedgerPlace::DeadLettered {
-                add(TopicKind::DeadLetter, way.stream.as_deref().unwrap_or_default());
+                add(
+                    TopicKind::DeadLetter,
+                    way.stream.as_deref().unwrap_or_default(),
+                );
             }
         }
         self.plan.topics = topics.into_iter().collect();
     }
 
     fn completion(&mut self, node: SyntaxNode<'t>) {
-        let Some((stream, correlation)) = node.get("stream").zip(node.get("correlation")) else { return };
-        let record = self.current().map_or_else(ObjectType::open, |(_, stream)| stream.record);
+        let Some((stream, correlation)) = node.get("stream").zip(node.get("correlation")) else {
+            return;
+        };
+        let record = self
+            .current()
+            .map_or_else(ObjectType::open, |(_, stream)| stream.record);
         if path_type(&record, &correlation.name()).is_none() {
-            let message = format!("the output has no field `{}` to correlate by", correlation.name());
+            let message = format!(
+                "the output has no field `{}` to correlate by",
+                correlation.name()
+            );
             self.found("TG0208", correlation.span(), message);
         }
         self.flows.all_paths(node, "include", &record);
@@ -374,7 +532,10 @@ impl<'t> ProcessChecker<'_, 't> {
             stream: self.sink(stream),
             correlation: correlation.name(),
             include: paths(node, "include"),
-            schema: self.flows.schema_of(node.get("schema")).map(|(name, _)| name),
+            schema: self
+                .flows
+                .schema_of(node.get("schema"))
+                .map(|(name, _)| name),
         };
         self.plan.completions.push(completion);
     }
@@ -383,5 +544,7 @@ impl<'t> ProcessChecker<'_, 't> {
 /// The streams that a step routes to.
 fn targets(step: SyntaxNode<'_>) -> Vec<String> {
     let arms = step.all("arm").chain(step.get("otherwise"));
-    arms.filter_map(|arm| arm.get("stream")).map(SyntaxNode::name).collect()
+    arms.filter_map(|arm| arm.get("stream"))
+        .map(SyntaxNode::name)
+        .collect()
 }

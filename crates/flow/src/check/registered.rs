@@ -1,4 +1,4 @@
-//! What Rust brings: transforms, rules, functions, lookups and state.
+//! The names that Rust brings: transforms, rules, functions, lookups and state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,6 +38,8 @@ pub struct RegisteredTransform {
 impl Registered {
     /// Whether a transform, rule or lookup of this name is registered.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.transforms.contains_key(name) || self.rules.contains(name) || self.lookups.contains_key(name)
+        self.transforms.contains_key(name)
+            || self.rules.contains(name)
+            || self.lookups.contains_key(name)
     }
 }

@@ -4,8 +4,8 @@ use super::FlowChecker;
 use super::declarations::{kind_text, paths};
 use super::process::{Aggregable, FlowStream, ProcessChecker};
 use crate::plan::{
-    AggregatePlan, FieldType, LeavePlan, OnFailurePlan, OnSuccessPlan, OperatorPlan, StateKind, StatePlan, StepPlan,
-    WindowShape, object_type,
+    AggregatePlan, FieldType, LeavePlan, OnFailurePlan, OnSuccessPlan, OperatorPlan, StateKind,
+    StatePlan, StepPlan, WindowShape, object_type,
 };
 use crate::syntax::SyntaxNode;
 use crate::value::{FlowType, ObjectType};
@@ -25,7 +25,9 @@ impl<'t> ProcessChecker<'_, 't> {
             "join" | "merge" | "await" | "hold" => return self.combine(node),
             _ => {}
         }
-        let Some((name, mut stream)) = self.flowing(node) else { return };
+        let Some((name, mut stream)) = self.flowing(node) else {
+            return;
+        };
         let is_aggregate = node.word() == "aggregate";
         let window = self.aggregable;
         self.aggregable = Aggregable::Nothing;
@@ -35,7 +37,9 @@ impl<'t> ProcessChecker<'_, 't> {
             "filter" => self.filter(node, &stream),
             "validate_input" => {
                 let scope = self.scope(&stream.record);
-                Some(OperatorPlan::Validate { checks: self.flows.checks(node, &scope) })
+                Some(OperatorPlan::Validate {
+                    checks: self.flows.checks(node, &scope),
+                })
             }
             "enrich" => self.enrich(node, &mut stream),
             "transform" if node.has("using") => self.transform(node, &mut stream),
@@ -48,12 +52,21 @@ impl<'t> ProcessChecker<'_, 't> {
             "deduplicate" => {
                 let by = paths(node, "by");
                 self.flows.all_paths(node, "by", &stream.record);
-                let window_ms = if node.has("window") { self.above_zero(node.get("window")) } else { DEDUPLICATE_MS };
+                let window_ms = if node.has("window") {
+                    self.above_zero(node.get("window"))
+                } else {
+                    DEDUPLICATE_MS
+                };
                 let id = format!("deduplicate/{}", by.join(","));
-                state = Some(self.step_state(node, id, StateKind::Deduplicate, &by, window_ms, &[]));
+                state =
+                    Some(self.step_state(node, id, StateKind::Deduplicate, &by, window_ms, &[]));
                 self.rekey(&name, &mut stream, &by, &mut repartition);
                 let on_duplicate = node.get("leave").map(|leave| self.leave(leave));
-                Some(OperatorPlan::Deduplicate { by, window_ms, on_duplicate })
+                Some(OperatorPlan::Deduplicate {
+                    by,
+                    window_ms,
+                    on_duplicate,
+                })
             }
             "window" => {
                 let (operator, id, key) = self.window(node, &mut stream);
@@ -70,20 +83,33 @@ impl<'t> ProcessChecker<'_, 't> {
         }
         self.streams.insert(name.clone(), stream);
         if let Some(operator) = operator {
-            self.plan.steps.push(StepPlan { inputs: vec![name.clone()], output: name, state, repartition, operator });
+            self.plan.steps.push(StepPlan {
+                inputs: vec![name.clone()],
+                output: name,
+                state,
+                repartition,
+                operator,
+            });
         }
     }
 
     /// The one stream that flows at a statement; says so where there is none or more than one.
     fn flowing(&mut self, node: SyntaxNode<'t>) -> Option<(String, FlowStream)> {
         if self.has_ended {
-            let message = format!("no record reaches this `{}`: the route before sends all of them away", node.word());
+            let message = format!(
+                "no record reaches this `{}`: the route before sends all of them away",
+                node.word()
+            );
             self.found("TG0204", node.head(), message);
             return None;
         }
         if self.live.len() > 1 {
             if !self.is_uncombined && !self.node.tree().is_broken(self.node) {
-                let message = format!("`{}` needs one stream, and {} are not combined yet", node.word(), self.live.join(", "));
+                let message = format!(
+                    "`{}` needs one stream, and {} are not combined yet",
+                    node.word(),
+                    self.live.join(", ")
+                );
                 self.found("TG0203", node.head(), message);
             }
             self.is_uncombined = true;
@@ -96,7 +122,13 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 
     /// Writes down which inputs of a step pass a repartition topic, because it has another key.
-    pub(super) fn rekey(&self, name: &str, stream: &mut FlowStream, key: &[String], topics: &mut Vec<String>) {
+    pub(super) fn rekey(
+        &self,
+        name: &str,
+        stream: &mut FlowStream,
+        key: &[String],
+        topics: &mut Vec<String>,
+    ) {
         if stream.key.as_deref() != Some(key) && !key.is_empty() {
             topics.push(format!("{}-{name}-by-{}", self.name, key.join("-")));
             stream.key = Some(key.to_vec());
@@ -113,8 +145,14 @@ impl<'t> ProcessChecker<'_, 't> {
         timer_ms: u64,
         streams: &[&FlowStream],
     ) -> String {
-        let fields: Vec<_> = streams.iter().flat_map(|stream| stream.fields.clone()).collect();
-        let entry_bytes = 64 + FieldType::Object(fields.clone()).likely_bytes().max(if streams.is_empty() { 0 } else { 64 });
+        let fields: Vec<_> = streams
+            .iter()
+            .flat_map(|stream| stream.fields.clone())
+            .collect();
+        let entry_bytes = 64
+            + FieldType::Object(fields.clone())
+                .likely_bytes()
+                .max(if streams.is_empty() { 0 } else { 64 });
         let state = StatePlan {
             id,
             kind,
@@ -134,7 +172,11 @@ impl<'t> ProcessChecker<'_, 't> {
             ("emit", Some(stream)) => LeavePlan::Emit(self.sink(stream)),
             ("dead_letter", Some(stream)) => LeavePlan::DeadLetter(self.sink(stream)),
             _ => {
-                self.found("TG0607", node.span(), "records that take this way are lost by declaration");
+                self.found(
+                    "TG0607",
+                    node.span(),
+                    "records that take this way are lost by declaration",
+                );
                 LeavePlan::Skip
             }
         }
@@ -142,7 +184,9 @@ impl<'t> ProcessChecker<'_, 't> {
 
     fn filter(&mut self, node: SyntaxNode<'t>, stream: &FlowStream) -> Option<OperatorPlan> {
         let scope = self.scope(&stream.record);
-        Some(OperatorPlan::Filter { condition: self.flows.condition(node.get("filter")?, &scope) })
+        Some(OperatorPlan::Filter {
+            condition: self.flows.condition(node.get("filter")?, &scope),
+        })
     }
 
     fn enrich(&mut self, node: SyntaxNode<'t>, stream: &mut FlowStream) -> Option<OperatorPlan> {
@@ -157,9 +201,16 @@ impl<'t> ProcessChecker<'_, 't> {
             stream.record.fields.insert(field.clone(), kind);
         }
         if select.is_empty() {
-            stream.record.fields.insert(name.clone(), FlowType::Object(answer.into()));
+            stream
+                .record
+                .fields
+                .insert(name.clone(), FlowType::Object(answer.into()));
         }
-        Some(OperatorPlan::Enrich { lookup: name, on: paths(node, "on"), select })
+        Some(OperatorPlan::Enrich {
+            lookup: name,
+            on: paths(node, "on"),
+            select,
+        })
     }
 
     fn transform(&mut self, node: SyntaxNode<'t>, stream: &mut FlowStream) -> Option<OperatorPlan> {
@@ -167,14 +218,26 @@ impl<'t> ProcessChecker<'_, 't> {
         let used = self.flows.using(node.get("using")?, &scope);
         let on_failure = node.get("on_failure").map(|failure| {
             let mut scope = scope.clone();
-            let assignments = failure.all("inline").flat_map(|inline| self.flows.assignments(inline, &mut scope)).collect();
-            OnFailurePlan { assignments, leave: failure.get("leave").map(|leave| self.leave(leave)) }
+            let assignments = failure
+                .all("inline")
+                .flat_map(|inline| self.flows.assignments(inline, &mut scope))
+                .collect();
+            OnFailurePlan {
+                assignments,
+                leave: failure.get("leave").map(|leave| self.leave(leave)),
+            }
         });
         let mut on_success = Vec::new();
         // An unknown transform has been told about; its result may be anything.
-        let record = used.as_ref().map_or_else(ObjectType::open, |used| used.record.clone());
+        let record = used
+            .as_ref()
+            .map_or_else(ObjectType::open, |used| used.record.clone());
         let mut scope = self.scope(&record);
-        for also in node.get("on_success").into_iter().flat_map(SyntaxNode::children) {
+        for also in node
+            .get("on_success")
+            .into_iter()
+            .flat_map(SyntaxNode::children)
+        {
             on_success.push(match also.get("stream") {
                 Some(stream) => {
                     let name = self.sink(stream);
@@ -187,11 +250,19 @@ impl<'t> ProcessChecker<'_, 't> {
         stream.record = scope.record;
         let used = used?;
         self.has_registered |= used.is_registered;
-        Some(OperatorPlan::Transform { transform: used.plan, on_success, on_failure })
+        Some(OperatorPlan::Transform {
+            transform: used.plan,
+            on_success,
+            on_failure,
+        })
     }
 
     /// The window step; its result replaces the record.
-    fn window(&mut self, node: SyntaxNode<'t>, stream: &mut FlowStream) -> (OperatorPlan, String, Vec<String>) {
+    fn window(
+        &mut self,
+        node: SyntaxNode<'t>,
+        stream: &mut FlowStream,
+    ) -> (OperatorPlan, String, Vec<String>) {
         let shape_node = node.get("shape");
         let size_ms = self.above_zero(shape_node.and_then(|shape| shape.get("size")));
         let shape = match shape_node.map_or("", SyntaxNode::word) {
@@ -199,7 +270,11 @@ impl<'t> ProcessChecker<'_, 't> {
                 let every = shape_node.and_then(|shape| shape.get("every"));
                 let every_ms = self.above_zero(every);
                 if let Some(every) = every.filter(|_| every_ms > size_ms) {
-                    self.found("TG0404", every.span(), "`every` is longer than the window: records between two are in none");
+                    self.found(
+                        "TG0404",
+                        every.span(),
+                        "`every` is longer than the window: records between two are in none",
+                    );
                 }
                 WindowShape::Sliding { size_ms, every_ms }
             }
@@ -215,26 +290,49 @@ impl<'t> ProcessChecker<'_, 't> {
             self.found("TG0402", node.head(), "this window has no key");
         }
         let time = self.plan.time.clone();
-        for clause in [node.get("lateness"), node.get("late")].into_iter().flatten() {
+        for clause in [node.get("lateness"), node.get("late")]
+            .into_iter()
+            .flatten()
+        {
             if time.is_none() {
-                self.found("TG0403", clause.span(), "without event time no record is late");
+                self.found(
+                    "TG0403",
+                    clause.span(),
+                    "without event time no record is late",
+                );
             }
         }
         let lateness_ms = node.get("lateness").map(SyntaxNode::millis);
-        let lateness_ms = lateness_ms.or(time.as_ref().map(|time| time.lateness_ms)).unwrap_or(0);
-        let late = node.get("late").map(|late| self.sink(late)).or(time.as_ref().and_then(|time| time.late.clone()));
+        let lateness_ms = lateness_ms
+            .or(time.as_ref().map(|time| time.lateness_ms))
+            .unwrap_or(0);
+        let late = node
+            .get("late")
+            .map(|late| self.sink(late))
+            .or(time.as_ref().and_then(|time| time.late.clone()));
         if time.is_some() && late.is_none() {
-            self.found("TG0406", node.head(), "records that come too late for this window go to the dead letter stream");
+            self.found(
+                "TG0406",
+                node.head(),
+                "records that come too late for this window go to the dead letter stream",
+            );
         }
         let scope = self.scope(&stream.record);
         let mut result: Vec<(String, FlowType)> = Vec::new();
         for path in &key {
-            let kind = super::expressions::path_type(&stream.record, path).unwrap_or(FlowType::Dynamic);
+            let kind =
+                super::expressions::path_type(&stream.record, path).unwrap_or(FlowType::Dynamic);
             result.push((super::expressions::last_name(path).to_owned(), kind));
         }
         let mut aggregates = Vec::new();
-        for node in node.get("aggregate").into_iter().flat_map(|aggregate| aggregate.all("agg")) {
-            let Some(name) = node.get("name") else { continue };
+        for node in node
+            .get("aggregate")
+            .into_iter()
+            .flat_map(|aggregate| aggregate.all("agg"))
+        {
+            let Some(name) = node.get("name") else {
+                continue;
+            };
             let function = node.get("function").map_or("count", SyntaxNode::word);
             let (of, kind) = match node.get("of") {
                 Some(of) => {
@@ -254,53 +352,105 @@ impl<'t> ProcessChecker<'_, 't> {
                 _ => kind,
             };
             if result.iter().any(|(other, _)| *other == name.name()) {
-                self.found("TG0101", name.span(), format!("the result has a field `{}` already", name.name()));
+                self.found(
+                    "TG0101",
+                    name.span(),
+                    format!("the result has a field `{}` already", name.name()),
+                );
             }
             result.push((name.name(), kind));
-            aggregates.push(AggregatePlan { function: function.to_owned(), of, name: name.name() });
+            aggregates.push(AggregatePlan {
+                function: function.to_owned(),
+                of,
+                name: name.name(),
+            });
         }
-        let names: Vec<&str> = aggregates.iter().map(|aggregate| aggregate.name.as_str()).collect();
-        let id = format!("window/{}/{}", key.join(","), if names.is_empty() { "using".to_owned() } else { names.join(",") });
+        let names: Vec<&str> = aggregates
+            .iter()
+            .map(|aggregate| aggregate.name.as_str())
+            .collect();
+        let id = format!(
+            "window/{}/{}",
+            key.join(","),
+            if names.is_empty() {
+                "using".to_owned()
+            } else {
+                names.join(",")
+            }
+        );
         let timer = size_ms.saturating_add(lateness_ms);
         let id = self.step_state(node, id, StateKind::Window, &key, timer, &[stream]);
         if aggregates.is_empty() {
-            result.push(("records".to_owned(), FlowType::list(FlowType::Object(stream.record.clone().into()))));
+            result.push((
+                "records".to_owned(),
+                FlowType::list(FlowType::Object(stream.record.clone().into())),
+            ));
         }
-        result.extend(["window_start", "window_end"].map(|name| (name.to_owned(), FlowType::Timestamp)));
+        result.extend(
+            ["window_start", "window_end"].map(|name| (name.to_owned(), FlowType::Timestamp)),
+        );
         result.push(("revision".to_owned(), FlowType::Integer));
         stream.record = ObjectType::closed(result);
         stream.fields = Vec::new();
-        let operator = OperatorPlan::Window { shape, key: key.clone(), lateness_ms, late, aggregates, using: None };
+        let operator = OperatorPlan::Window {
+            shape,
+            key: key.clone(),
+            lateness_ms,
+            late,
+            aggregates,
+            using: None,
+        };
         (operator, id, key)
     }
 
     /// Says so where a window has neither aggregates nor a transform right behind it.
     pub(super) fn check_window_has_result(&mut self, node: SyntaxNode<'t>, window: Aggregable) {
         if let Aggregable::Window(at) = window
-            && let Some(OperatorPlan::Window { aggregates, using: None, .. }) = self.plan.steps.get(at).map(|step| &step.operator)
+            && let Some(OperatorPlan::Window {
+                aggregates,
+                using: None,
+                ..
+            }) = self.plan.steps.get(at).map(|step| &step.operator)
             && aggregates.is_empty()
         {
             let windows = self.node.all("step").filter(|step| step.word() == "window");
             let before = windows.take_while(|step| step.span() < node.span()).last();
-            self.found("TG0401", before.unwrap_or(node).head(), "this window has no aggregate");
+            self.found(
+                "TG0401",
+                before.unwrap_or(node).head(),
+                "this window has no aggregate",
+            );
         }
     }
 
-    fn aggregate(&mut self, node: SyntaxNode<'t>, after: Aggregable, stream: &mut FlowStream) -> Option<OperatorPlan> {
+    fn aggregate(
+        &mut self,
+        node: SyntaxNode<'t>,
+        after: Aggregable,
+        stream: &mut FlowStream,
+    ) -> Option<OperatorPlan> {
         let name = node.get("using")?;
         if after == Aggregable::Nothing {
-            self.found("TG0405", node.head(), "there is neither a window nor a hold right before");
+            self.found(
+                "TG0405",
+                node.head(),
+                "there is neither a window nor a hold right before",
+            );
             return None;
         }
         let scope = self.scope(&stream.record);
         let used = self.flows.using(name, &scope);
-        stream.record = used.as_ref().map_or_else(ObjectType::open, |used| used.record.clone());
+        stream.record = used
+            .as_ref()
+            .map_or_else(ObjectType::open, |used| used.record.clone());
         let used = used?;
         self.has_registered |= used.is_registered;
         let Aggregable::Window(at) = after else {
             return Some(OperatorPlan::Aggregate { using: used.plan });
         };
-        if let Some(OperatorPlan::Window { using, .. }) = self.plan.steps.get_mut(at).map(|step| &mut step.operator) {
+        if let Some(OperatorPlan::Window { using, .. }) =
+            self.plan.steps.get_mut(at).map(|step| &mut step.operator)
+        {
             *using = Some(used.plan);
         }
         None
@@ -308,33 +458,60 @@ impl<'t> ProcessChecker<'_, 't> {
 
     /// An `emit`: a step, or only the options of a route target.
     pub(super) fn emit(&mut self, node: SyntaxNode<'t>) {
-        let Some(stream_node) = node.get("stream") else { return };
+        let Some(stream_node) = node.get("stream") else {
+            return;
+        };
         let is_options = self.route_targets.contains(&stream_node.name());
-        let flowing = if is_options { self.current() } else { self.flowing(node) };
+        let flowing = if is_options {
+            self.current()
+        } else {
+            self.flowing(node)
+        };
         let stream = self.sink(stream_node);
         self.check_window_has_result(node, self.aggregable);
         self.aggregable = Aggregable::Nothing;
-        let record = flowing.as_ref().map_or_else(ObjectType::open, |(_, stream)| stream.record.clone());
+        let record = flowing
+            .as_ref()
+            .map_or_else(ObjectType::open, |(_, stream)| stream.record.clone());
         self.flows.all_paths(node, "key", &record);
         self.check_schema(node, &record, &stream);
         let key = paths(node, "key");
-        if let Some(sink) = self.plan.sinks.iter_mut().find(|sink| sink.stream == stream) {
+        if let Some(sink) = self
+            .plan
+            .sinks
+            .iter_mut()
+            .find(|sink| sink.stream == stream)
+        {
             sink.fanout = node.get("fanout").map(|fanout| fanout.word().to_owned());
             sink.key = key;
         }
         if let (false, Some((name, _))) = (is_options, flowing) {
             let (inputs, output) = (vec![name.clone()], name);
             let operator = OperatorPlan::Emit { stream };
-            self.plan.steps.push(StepPlan { inputs, output, state: None, repartition: Vec::new(), operator });
+            self.plan.steps.push(StepPlan {
+                inputs,
+                output,
+                state: None,
+                repartition: Vec::new(),
+                operator,
+            });
         }
     }
 
     /// Checks the record that is emitted against the schema of the statement.
     fn check_schema(&mut self, node: SyntaxNode<'t>, record: &ObjectType, stream: &str) {
         let Some(at) = node.get("schema") else { return };
-        let Some((name, schema)) = self.flows.schema_of(Some(at)) else { return };
-        self.flows.fits_schema(at.span(), record, (&name, &schema), None);
-        if let Some(sink) = self.plan.sinks.iter_mut().find(|sink| sink.stream == stream) {
+        let Some((name, schema)) = self.flows.schema_of(Some(at)) else {
+            return;
+        };
+        self.flows
+            .fits_schema(at.span(), record, (&name, &schema), None);
+        if let Some(sink) = self
+            .plan
+            .sinks
+            .iter_mut()
+            .find(|sink| sink.stream == stream)
+        {
             sink.schema = Some(name);
         }
     }
@@ -351,11 +528,25 @@ impl<'t> FlowChecker<'t> {
             return Some(fields.clone());
         }
         if let Some(declared) = self.names.get(&name) {
-            let message = format!("`{name}` is a {}, and a lookup is needed", kind_text(declared.kind));
+            let message = format!(
+                "`{name}` is a {}, and a lookup is needed",
+                kind_text(declared.kind)
+            );
             self.found("TG0107", node.span(), message);
         } else {
-            let names: Vec<String> = self.plan.lookups.keys().chain(self.registered.lookups.keys()).cloned().collect();
-            self.unknown("TG0102", node.span(), ("lookup", &name), names.iter().map(String::as_str));
+            let names: Vec<String> = self
+                .plan
+                .lookups
+                .keys()
+                .chain(self.registered.lookups.keys())
+                .cloned()
+                .collect();
+            self.unknown(
+                "TG0102",
+                node.span(),
+                ("lookup", &name),
+                names.iter().map(String::as_str),
+            );
         }
         None
     }

@@ -21,14 +21,18 @@ pub struct StepPlan {
     /// The inputs that pass a topic of the stage's own first, because the step has another key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repartition: Vec<String>,
-    /// What it does.
+    /// Its work.
     #[serde(flatten)]
     pub operator: OperatorPlan,
 }
 
-/// What a step does with a record.
+/// The work of a step on a record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "step", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+#[serde(
+    tag = "step",
+    rename_all = "kebab-case",
+    rename_all_fields = "kebab-case"
+)]
 pub enum OperatorPlan {
     /// Keeps records where the condition is true.
     Filter {
@@ -53,9 +57,9 @@ pub enum OperatorPlan {
     Transform {
         /// The transform.
         transform: TransformPlan,
-        /// What else happens to a record that went through.
+        /// The other things that happen to a record that went through.
         on_success: Vec<OnSuccessPlan>,
-        /// What happens to a failure, in place of the handlers of the process.
+        /// The fate of a failure, in place of the handlers of the process.
         on_failure: Option<OnFailurePlan>,
     },
     /// Sets fields and state, each seeing the ones before.
@@ -109,7 +113,7 @@ pub enum OperatorPlan {
         on: Vec<String>,
         /// How long it waits.
         timeout_ms: u64,
-        /// What happens then.
+        /// The action of the timeout.
         on_timeout: LeavePlan,
     },
     /// Records of one key are held together.
@@ -122,7 +126,7 @@ pub enum OperatorPlan {
         complete: CompletePlan,
         /// How long an entry is held.
         timeout_ms: u64,
-        /// What happens then; nothing where the timeout completes the entry.
+        /// The action of the timeout; nothing where the timeout completes the entry.
         on_timeout: Option<LeavePlan>,
     },
     /// Sends each record to one stream, or to several by a table that collects.
@@ -131,7 +135,7 @@ pub enum OperatorPlan {
         selector: SelectorPlan,
         /// The arms in their order.
         arms: Vec<ArmPlan>,
-        /// What happens without one.
+        /// The fate of a record without one.
         otherwise: OtherwisePlan,
     },
     /// Writes each record to a stream, and goes on.
@@ -191,14 +195,18 @@ pub enum LeavePlan {
 pub struct TransformPlan {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its work.
     #[serde(flatten)]
     pub body: BodyPlan,
 }
 
-/// What a transform does.
+/// The work of a transform.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "body", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+#[serde(
+    tag = "body",
+    rename_all = "kebab-case",
+    rename_all_fields = "kebab-case"
+)]
 pub enum BodyPlan {
     /// Sets fields on a copy of the record.
     Apply {
@@ -259,7 +267,7 @@ pub struct RowPlan {
     pub then: Vec<PlanExpression>,
 }
 
-/// What else happens to a record that a transform let through.
+/// The other things that happen to a record that a transform let through.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnSuccessPlan {
@@ -269,7 +277,7 @@ pub enum OnSuccessPlan {
     Assign(Vec<AssignPlan>),
 }
 
-/// What happens to a record that a transform failed on.
+/// The fate of a record that a transform failed on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct OnFailurePlan {
@@ -371,7 +379,7 @@ pub struct ArmPlan {
     pub stream: String,
 }
 
-/// What a route does without an arm.
+/// The fate of a record without an arm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OtherwisePlan {

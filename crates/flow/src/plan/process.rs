@@ -32,7 +32,7 @@ pub struct ProcessPlan {
     pub metrics: Vec<MetricPlan>,
     /// When snapshots are taken.
     pub checkpoint: CheckpointPlan,
-    /// What happens when records come faster than they leave.
+    /// The strategy when records come faster than they leave.
     pub slow: SlowPlan,
     /// Topics that the stage makes for itself.
     pub topics: Vec<TopicPlan>,
@@ -175,7 +175,7 @@ impl FailureKind {
     ];
 }
 
-/// What happens to a kind of failure.
+/// The fate of a kind of failure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HandlerPlan {
@@ -215,7 +215,7 @@ pub struct RetryPlan {
     pub max_delay_ms: u64,
 }
 
-/// What a state is for.
+/// The purpose of a state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StateKind {
@@ -241,7 +241,7 @@ pub enum StateKind {
 pub struct StatePlan {
     /// Its id, from its kind and declared names.
     pub id: String,
-    /// What it is for.
+    /// Its purpose.
     pub kind: StateKind,
     /// The fields of its key.
     pub key: Vec<String>,
@@ -315,11 +315,15 @@ pub struct CheckpointPlan {
 
 impl Default for CheckpointPlan {
     fn default() -> Self {
-        Self { every_ms: Some(300_000), records: None, to: "default".to_owned() }
+        Self {
+            every_ms: Some(300_000),
+            records: None,
+            to: "default".to_owned(),
+        }
     }
 }
 
-/// What happens when records come faster than they leave.
+/// The strategy when records come faster than they leave.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum SlowPlan {
@@ -349,13 +353,13 @@ pub enum SlowPlan {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TopicPlan {
-    /// What it is for.
+    /// Its purpose.
     pub kind: TopicKind,
     /// Its name.
     pub name: String,
 }
 
-/// What a topic is for.
+/// The purpose of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TopicKind {

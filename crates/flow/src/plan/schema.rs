@@ -98,10 +98,14 @@ impl FieldType {
 /// The types of fields that expressions see; no other field may be read.
 #[must_use]
 pub(crate) fn object_type(fields: &[FieldPlan]) -> ObjectType {
-    ObjectType::closed(fields.iter().map(|field| (field.name.clone(), field.kind.to_flow_type())))
+    ObjectType::closed(
+        fields
+            .iter()
+            .map(|field| (field.name.clone(), field.kind.to_flow_type())),
+    )
 }
 
-/// What a value must hold beside its type.
+/// A rule that a value must hold beside its type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConstraintPlan {
@@ -129,7 +133,7 @@ pub struct FieldPlan {
     /// Its value where it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<LiteralPlan>,
-    /// What its value must hold.
+    /// The rules that its value must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<ConstraintPlan>,
 }

@@ -38,11 +38,19 @@ pub struct WayOut {
 
 impl WayOut {
     fn new(place: LedgerPlace, by: &str, stream: Option<&str>) -> Self {
-        Self { place, by: by.to_owned(), stream: stream.map(str::to_owned), reason: None }
+        Self {
+            place,
+            by: by.to_owned(),
+            stream: stream.map(str::to_owned),
+            reason: None,
+        }
     }
 
     fn lost(by: &str, reason: &str) -> Self {
-        Self { reason: Some(reason.to_owned()), ..Self::new(LedgerPlace::Lost, by, None) }
+        Self {
+            reason: Some(reason.to_owned()),
+            ..Self::new(LedgerPlace::Lost, by, None)
+        }
     }
 
     fn leave(by: &str, leave: &LeavePlan) -> Self {
@@ -57,37 +65,55 @@ impl WayOut {
 /// Every way out of a process.
 pub(crate) fn ways_out(name: &str, process: &ProcessPlan) -> Vec<WayOut> {
     let default_dlq = format!("{name}_dlq");
-    let delivered = |by: &str, stream: Option<&str>| WayOut::new(LedgerPlace::Delivered, by, stream);
+    let delivered =
+        |by: &str, stream: Option<&str>| WayOut::new(LedgerPlace::Delivered, by, stream);
     let parked = |by: &str| WayOut::new(LedgerPlace::Parked, by, None);
     let mut ways: BTreeSet<WayOut> = BTreeSet::new();
-    ways.insert(WayOut::new(LedgerPlace::DeadLettered, "schema.invalid", Some(&default_dlq)));
+    ways.insert(WayOut::new(
+        LedgerPlace::DeadLettered,
+        "schema.invalid",
+        Some(&default_dlq),
+    ));
     if process.sources.iter().any(|source| source.filter.is_some()) {
         ways.insert(delivered("filter", None));
     }
     for handler in &process.handlers {
-        let word = super::FailureKind::ALL.iter().find(|(kind, _)| *kind == handler.failure);
+        let word = super::FailureKind::ALL
+            .iter()
+            .find(|(kind, _)| *kind == handler.failure);
         let by = format!("{} failure", word.map_or("", |word| word.1));
         ways.insert(WayOut::leave(&by, &handler.leave));
     }
     for step in &process.steps {
         match &step.operator {
             OperatorPlan::Filter { .. } => drop(ways.insert(delivered("filter", None))),
-            OperatorPlan::Validate { .. } | OperatorPlan::Enrich { .. } | OperatorPlan::Assign { .. } => {}
+            OperatorPlan::Validate { .. }
+            | OperatorPlan::Enrich { .. }
+            | OperatorPlan::Assign { .. } => {}
             OperatorPlan::Aggregate { .. } | OperatorPlan::Merge => {}
-            OperatorPlan::Transform { on_success, on_failure, .. } => {
+            OperatorPlan::Transform {
+                on_success,
+                on_failure,
+                ..
+            } => {
                 for also in on_success {
                     if let super::OnSuccessPlan::Emit(stream) = also {
                         ways.insert(delivered("on_success", Some(stream)));
                     }
                 }
-                if let Some(leave) = on_failure.as_ref().and_then(|failure| failure.leave.as_ref()) {
+                if let Some(leave) = on_failure
+                    .as_ref()
+                    .and_then(|failure| failure.leave.as_ref())
+                {
                     ways.insert(WayOut::leave("on_failure", leave));
                 }
             }
-            OperatorPlan::Deduplicate { on_duplicate, .. } => drop(ways.insert(match on_duplicate {
-                Some(leave) => WayOut::leave("duplicate", leave),
-                None => delivered("duplicate", None),
-            })),
+            OperatorPlan::Deduplicate { on_duplicate, .. } => {
+                drop(ways.insert(match on_duplicate {
+                    Some(leave) => WayOut::leave("duplicate", leave),
+                    None => delivered("duplicate", None),
+                }))
+            }
             OperatorPlan::Window { late, .. } => {
                 ways.insert(delivered("window", None));
                 if process.time.is_some() {
@@ -104,15 +130,25 @@ pub(crate) fn ways_out(name: &str, process: &ProcessPlan) -> Vec<WayOut> {
             }
             OperatorPlan::Hold { on_timeout, .. } => {
                 ways.insert(parked("hold"));
-                ways.extend(on_timeout.as_ref().map(|leave| WayOut::leave("timeout", leave)));
+                ways.extend(
+                    on_timeout
+                        .as_ref()
+                        .map(|leave| WayOut::leave("timeout", leave)),
+                );
             }
-            OperatorPlan::Route { selector, arms, otherwise } => {
+            OperatorPlan::Route {
+                selector,
+                arms,
+                otherwise,
+            } => {
                 ways.extend(arms.iter().map(|arm| delivered("route", Some(&arm.stream))));
                 if matches!(selector, SelectorPlan::Target(_)) {
                     ways.insert(delivered("route", None));
                 }
                 match otherwise {
-                    OtherwisePlan::To(stream) => drop(ways.insert(delivered("route", Some(stream)))),
+                    OtherwisePlan::To(stream) => {
+                        drop(ways.insert(delivered("route", Some(stream))))
+                    }
                     OtherwisePlan::Skip => drop(ways.insert(WayOut::lost("otherwise", "skipped"))),
                     OtherwisePlan::Fail | OtherwisePlan::Continue => {}
                 }

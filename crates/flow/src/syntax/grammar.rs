@@ -19,8 +19,22 @@ use super::notation::{GrammarItem, GrammarRule, read};
 
 /// Words that are never names, unless in backquotes.
 pub const RESERVED: [&str; 16] = [
-    "process", "end", "schema", "lookup", "transform", "decision_table", "receive", "emit", "route", "on", "to",
-    "from", "using", "by", "when", "otherwise",
+    "process",
+    "end",
+    "schema",
+    "lookup",
+    "transform",
+    "decision_table",
+    "receive",
+    "emit",
+    "route",
+    "on",
+    "to",
+    "from",
+    "using",
+    "by",
+    "when",
+    "otherwise",
 ];
 
 const TEXT: &str = r#"
@@ -141,7 +155,9 @@ pub(super) fn rules() -> &'static [GrammarRule] {
 /// ```
 #[must_use]
 pub fn published() -> String {
-    let lines = rules().iter().map(|rule| format!("{} = {} ;\n", rule.name, rule.item));
+    let lines = rules()
+        .iter()
+        .map(|rule| format!("{} = {} ;\n", rule.name, rule.item));
     lines.collect()
 }
 

@@ -48,7 +48,7 @@ pub enum FlowTokenKind {
     Comment,
 }
 
-/// What is wrong with the text of a token.
+/// The fault in the text of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LexFault {
     /// A character that nothing begins with.
@@ -71,7 +71,7 @@ pub struct FlowComment {
 /// A token of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowToken {
-    /// What it is.
+    /// Its kind.
     pub kind: FlowTokenKind,
     /// The first byte.
     pub start: u32,
@@ -93,7 +93,11 @@ pub(super) struct LexedText {
 /// Reads the tokens of a text. The text is at most `u32::MAX` bytes long, by the limit of a file.
 pub(super) fn lex(text: &str, source: u32) -> LexedText {
     let mut lexer = FlowTokenKind::lexer(text);
-    let mut lexed = LexedText { tokens: Vec::new(), comments: Vec::new(), diagnostics: Vec::new() };
+    let mut lexed = LexedText {
+        tokens: Vec::new(),
+        comments: Vec::new(),
+        diagnostics: Vec::new(),
+    };
     let (mut line_start, mut scanned, mut is_new_line) = (0, 0, true);
     let mut last_bad = None;
     while let Some(result) = lexer.next() {
@@ -111,28 +115,46 @@ pub(super) fn lex(text: &str, source: u32) -> LexedText {
                 if last_bad != Some(range.start) {
                     let shown: String = text[range.clone()].chars().take(1).collect();
                     let message = format!("`{}` has no meaning here", shown.escape_debug());
-                    lexed.diagnostics.push(Diagnostic::new("TG0001", span, message));
+                    lexed
+                        .diagnostics
+                        .push(Diagnostic::new("TG0001", span, message));
                 }
                 last_bad = Some(range.end);
                 continue;
             }
             Err(LexFault::Comment) => {
                 let message = "this comment has no `*/`";
-                lexed.diagnostics.push(Diagnostic::new("TG0002", span.part(0, 2), message));
+                lexed
+                    .diagnostics
+                    .push(Diagnostic::new("TG0002", span.part(0, 2), message));
                 continue;
             }
             Err(LexFault::Text) => {
                 let message = "this text has no closing quote on its line";
-                lexed.diagnostics.push(Diagnostic::new("TG0002", span.part(0, 1), message));
+                lexed
+                    .diagnostics
+                    .push(Diagnostic::new("TG0002", span.part(0, 1), message));
                 FlowTokenKind::Text
             }
         };
         let column = offset(range.start - line_start);
-        lexed.tokens.push(FlowToken { kind, start: span.start, end: span.end, column, begins_line: is_new_line });
+        lexed.tokens.push(FlowToken {
+            kind,
+            start: span.start,
+            end: span.end,
+            column,
+            begins_line: is_new_line,
+        });
         is_new_line = false;
     }
     let end = offset(text.len());
-    lexed.tokens.push(FlowToken { kind: FlowTokenKind::End, start: end, end, column: 0, begins_line: true });
+    lexed.tokens.push(FlowToken {
+        kind: FlowTokenKind::End,
+        start: end,
+        end,
+        column: 0,
+        begins_line: true,
+    });
     lexed.comments = std::mem::take(&mut lexer.extras);
     let mut at = 0;
     for comment in &mut lexed.comments {
@@ -150,7 +172,11 @@ fn offset(at: usize) -> u32 {
 
 fn comment(lexer: &mut Lexer<'_, FlowTokenKind>) -> Skip {
     let range = lexer.span();
-    lexer.extras.push(FlowComment { start: offset(range.start), end: offset(range.end), before: 0 });
+    lexer.extras.push(FlowComment {
+        start: offset(range.start),
+        end: offset(range.end),
+        before: 0,
+    });
     Skip
 }
 

@@ -29,7 +29,10 @@ impl TokenClass {
 
     /// The class as the message "expected …" names it.
     pub(super) fn in_words(self) -> &'static str {
-        Self::ALL.iter().find(|(class, ..)| *class == self).map_or("", |row| row.2)
+        Self::ALL
+            .iter()
+            .find(|(class, ..)| *class == self)
+            .map_or("", |row| row.2)
     }
 }
 
@@ -50,7 +53,7 @@ pub(super) enum Lookahead {
     OwnEnd,
 }
 
-/// What a list does beside repeating its part.
+/// The things that a list does beside repeating its part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ListMarks {
     pub(super) at_least_one: bool,
@@ -68,7 +71,10 @@ pub(super) enum GrammarItem {
     Rule(&'static str, usize),
     Sequence(Vec<Self>),
     Choice(Vec<Self>),
-    Optional { item: Box<Self>, is_published: bool },
+    Optional {
+        item: Box<Self>,
+        is_published: bool,
+    },
     List(Box<Self>, ListMarks),
     Labeled(&'static str, Box<Self>),
     /// Begins a line, so many steps further in.
@@ -111,27 +117,48 @@ impl GrammarItem {
         while let Self::Labeled(_, item) | Self::Line(_, item) | Self::Coded(_, item) = inner {
             inner = item;
         }
-        if is_in_sequence && matches!(inner, Self::Choice(_)) { format!("( {self} )") } else { self.to_string() }
+        if is_in_sequence && matches!(inner, Self::Choice(_)) {
+            format!("( {self} )")
+        } else {
+            self.to_string()
+        }
     }
 }
 
 impl fmt::Display for GrammarItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let joined = |f: &mut fmt::Formatter<'_>, items: &[Self], between: &str| {
-            let texts: Vec<String> = items.iter().map(|item| item.in_group(between == " ")).collect();
-            let shown: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
+            let texts: Vec<String> = items
+                .iter()
+                .map(|item| item.in_group(between == " "))
+                .collect();
+            let shown: Vec<&str> = texts
+                .iter()
+                .map(String::as_str)
+                .filter(|text| !text.is_empty())
+                .collect();
             f.write_str(&shown.join(between))
         };
         match self {
             Self::Word(word) => write!(f, "\"{word}\""),
             Self::Class(class) => {
                 let row = TokenClass::ALL.iter().find(|(other, ..)| other == class);
-                f.write_str(row.map_or("", |row| if *class == TokenClass::Field { "NAME" } else { row.1 }))
+                f.write_str(row.map_or("", |row| {
+                    if *class == TokenClass::Field {
+                        "NAME"
+                    } else {
+                        row.1
+                    }
+                }))
             }
             Self::Rule(name, _) => f.write_str(name),
             Self::Sequence(items) => joined(f, items, " "),
             Self::Choice(items) => joined(f, items, " | "),
-            Self::Optional { is_published: false, .. } | Self::Look(_) => Ok(()),
+            Self::Optional {
+                is_published: false,
+                ..
+            }
+            | Self::Look(_) => Ok(()),
             Self::Optional { item, .. } => write!(f, "[ {item} ]"),
             Self::List(item, marks) if marks.at_least_one => write!(f, "{item} {{ {item} }}"),
             Self::List(item, _) => write!(f, "{{ {item} }}"),
@@ -142,7 +169,10 @@ impl fmt::Display for GrammarItem {
 
 /// Reads the text of a grammar. The text is ours, so a mistake in it is a bug that every test meets.
 pub(super) fn read(text: &'static str) -> Vec<GrammarRule> {
-    let mut reader = NotationReader { rest: text.trim(), names: rule_names(text) };
+    let mut reader = NotationReader {
+        rest: text.trim(),
+        names: rule_names(text),
+    };
     let mut rules = Vec::new();
     while !reader.rest.is_empty() {
         let name = reader.name();
@@ -156,8 +186,12 @@ pub(super) fn read(text: &'static str) -> Vec<GrammarRule> {
 
 /// The names before the equals signs at the start of a line.
 fn rule_names(text: &'static str) -> Vec<&'static str> {
-    let lines = text.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()));
-    lines.filter_map(|line| Some(line.split_once(" =")?.0.trim_end())).collect()
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()));
+    lines
+        .filter_map(|line| Some(line.split_once(" =")?.0.trim_end()))
+        .collect()
 }
 
 struct NotationReader {
@@ -181,7 +215,11 @@ impl NotationReader {
     }
 
     fn take(&mut self, mark: &str) {
-        assert!(self.take_if(mark), "the grammar has no `{mark}` before: {:.40}", self.rest);
+        assert!(
+            self.take_if(mark),
+            "the grammar has no `{mark}` before: {:.40}",
+            self.rest
+        );
     }
 
     fn name(&mut self) -> &'static str {
@@ -195,7 +233,11 @@ impl NotationReader {
         while self.take_if("|") {
             items.push(self.sequence());
         }
-        if items.len() == 1 { items.remove(0) } else { GrammarItem::Choice(items) }
+        if items.len() == 1 {
+            items.remove(0)
+        } else {
+            GrammarItem::Choice(items)
+        }
     }
 
     fn sequence(&mut self) -> GrammarItem {
@@ -203,7 +245,11 @@ impl NotationReader {
         while !self.rest.starts_with(['|', ')', ']', '}', ';']) {
             items.push(self.item());
         }
-        if items.len() == 1 { items.remove(0) } else { GrammarItem::Sequence(items) }
+        if items.len() == 1 {
+            items.remove(0)
+        } else {
+            GrammarItem::Sequence(items)
+        }
     }
 
     fn item(&mut self) -> GrammarItem {
@@ -274,6 +320,9 @@ impl NotationReader {
             return GrammarItem::Class(row.0);
         }
         let index = self.names.iter().position(|rule| *rule == name);
-        GrammarItem::Rule(name, index.unwrap_or_else(|| panic!("the grammar has no rule `{name}`")))
+        GrammarItem::Rule(
+            name,
+            index.unwrap_or_else(|| panic!("the grammar has no rule `{name}`")),
+        )
     }
 }

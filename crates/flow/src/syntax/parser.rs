@@ -59,13 +59,21 @@ pub fn parse(text: &str, source: u32) -> (SyntaxTree, Vec<Diagnostic>) {
     };
     if is_too_long {
         let message = format!("the file is longer than {MAX_FILE} bytes, the limit `file`");
-        parser.diagnostics.push(Diagnostic::new("TG0016", Span::new(source, 0, 0), message));
+        parser
+            .diagnostics
+            .push(Diagnostic::new("TG0016", Span::new(source, 0, 0), message));
     }
     let mut children = Vec::new();
     // A failure has been written down where it happened.
     parser.item(&rules()[0].item, 0, &mut children).ok();
     let steps = parser.steps.get() + lexed.tokens.len() as u64;
-    let FlowParser { lines, expressions, skipped, mut diagnostics, .. } = parser;
+    let FlowParser {
+        lines,
+        expressions,
+        skipped,
+        mut diagnostics,
+        ..
+    } = parser;
     check_lengths(&lexed.tokens, source, &mut diagnostics);
     diagnostics.sort_by_key(|diagnostic| diagnostic.span);
     let end = u32::try_from(lexed.tokens.len() - 1).unwrap_or(u32::MAX);
@@ -74,7 +82,11 @@ pub fn parse(text: &str, source: u32) -> (SyntaxTree, Vec<Diagnostic>) {
         source,
         tokens: lexed.tokens,
         comments: lexed.comments,
-        root: TreeNode { label: "", tokens: (0, end), children },
+        root: TreeNode {
+            label: "",
+            tokens: (0, end),
+            children,
+        },
         lines,
         expressions,
         skipped,
@@ -88,7 +100,11 @@ fn check_lengths(tokens: &[FlowToken], source: u32, diagnostics: &mut Vec<Diagno
     for token in tokens {
         if is_name(token.kind) && (token.end - token.start) as usize > MAX_NAME {
             let message = format!("the name is longer than {MAX_NAME} bytes, the limit `name`");
-            diagnostics.push(Diagnostic::new("TG0016", Span::new(source, token.start, token.end), message));
+            diagnostics.push(Diagnostic::new(
+                "TG0016",
+                Span::new(source, token.start, token.end),
+                message,
+            ));
         }
     }
 }
@@ -157,12 +173,14 @@ impl FlowParser<'_> {
         match class {
             TokenClass::Name => is_name || self.misnamed == Some(at),
             TokenClass::Field => {
-                let is_before_colon = self.word(at + 1) == ":" && (is_name || kind == FlowTokenKind::Word);
+                let is_before_colon =
+                    self.word(at + 1) == ":" && (is_name || kind == FlowTokenKind::Word);
                 is_before_colon || (is_name && !["key", "time"].contains(&word))
             }
             TokenClass::Int => kind == FlowTokenKind::Number && digits(),
             TokenClass::Num => {
-                let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+                let is_plain =
+                    |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
                 let (whole, fraction) = word.split_once('.').unwrap_or((word, "0"));
                 kind == FlowTokenKind::Number && is_plain(whole) && is_plain(fraction)
             }
@@ -214,17 +232,21 @@ impl FlowParser<'_> {
             GrammarItem::Class(class) => self.fits(*class, at) && next(at + 1, left - 1),
             GrammarItem::Rule(_, index) => self.admits(&rules()[*index].item, at, left, next),
             GrammarItem::Sequence(items) => self.admits_all(items, at, left, next),
-            GrammarItem::Choice(items) => items.iter().any(|item| self.admits(item, at, left, next)),
-            GrammarItem::Optional { item, .. } => self.admits(item, at, left, next) || next(at, left),
+            GrammarItem::Choice(items) => {
+                items.iter().any(|item| self.admits(item, at, left, next))
+            }
+            GrammarItem::Optional { item, .. } => {
+                self.admits(item, at, left, next) || next(at, left)
+            }
             GrammarItem::List(inner, marks) => {
                 let mut again = |to: usize, left: usize| {
                     left == 0 || next(to, left) || (to > at && self.admits(item, to, left, next))
                 };
                 self.admits(inner, at, left, &mut again) || (!marks.at_least_one && next(at, left))
             }
-            GrammarItem::Labeled(_, item) | GrammarItem::Line(_, item) | GrammarItem::Coded(_, item) => {
-                self.admits(item, at, left, next)
-            }
+            GrammarItem::Labeled(_, item)
+            | GrammarItem::Line(_, item)
+            | GrammarItem::Coded(_, item) => self.admits(item, at, left, next),
             GrammarItem::Look(Lookahead::Tokens(count)) => next(at, left.max(*count)),
             GrammarItem::Look(look) => self.allows(*look, at) && next(at, left),
         }
@@ -239,9 +261,9 @@ impl FlowParser<'_> {
     ) -> bool {
         match items.split_first() {
             None => next(at, left),
-            Some((first, rest)) => {
-                self.admits(first, at, left, &mut |at, left| left == 0 || self.admits_all(rest, at, left, next))
-            }
+            Some((first, rest)) => self.admits(first, at, left, &mut |at, left| {
+                left == 0 || self.admits_all(rest, at, left, next)
+            }),
         }
     }
 
@@ -285,11 +307,19 @@ impl FlowParser<'_> {
                 self.at += 1;
                 Ok(())
             }
-            GrammarItem::Rule(name, index) => self.nested(name, |parser| parser.item(&rules()[*index].item, indent, out)),
-            GrammarItem::Sequence(items) => items.iter().try_for_each(|item| self.item(item, indent, out)),
+            GrammarItem::Rule(name, index) => self.nested(name, |parser| {
+                parser.item(&rules()[*index].item, indent, out)
+            }),
+            GrammarItem::Sequence(items) => items
+                .iter()
+                .try_for_each(|item| self.item(item, indent, out)),
             GrammarItem::Choice(items) => {
                 let at = self.at;
-                let pick = |tokens| items.iter().find(|item| self.admits(item, at, tokens, &mut |_, _| true));
+                let pick = |tokens| {
+                    items
+                        .iter()
+                        .find(|item| self.admits(item, at, tokens, &mut |_, _| true))
+                };
                 let Some(picked) = pick(3).or_else(|| pick(2)).or_else(|| pick(1)) else {
                     return Err(self.fail(item, None));
                 };
@@ -323,7 +353,8 @@ impl FlowParser<'_> {
     ) -> Result<(), ParseStop> {
         let types = usize::from(name == "type");
         if self.types + types > MAX_NESTING {
-            let message = format!("more than {MAX_NESTING} types inside each other, the limit `nesting`");
+            let message =
+                format!("more than {MAX_NESTING} types inside each other, the limit `nesting`");
             return Err(self.stop(Diagnostic::new("TG0016", self.span(self.at), message)));
         }
         self.depth += 1;
@@ -347,7 +378,11 @@ impl FlowParser<'_> {
         }
         let mut children = Vec::new();
         self.item(item, indent, &mut children)?;
-        out.push(TreeNode { label, tokens: (index(from), index(self.at)), children });
+        out.push(TreeNode {
+            label,
+            tokens: (index(from), index(self.at)),
+            children,
+        });
         Ok(())
     }
 
@@ -362,15 +397,22 @@ impl FlowParser<'_> {
         if RESERVED.contains(&word.as_str()) && !is_field && !self.token(self.at).begins_line {
             let message = format!("`{word}` is a reserved word and cannot be a name");
             let help = format!("write another name, or `{word}` in backquotes");
-            self.diagnostics.push(Diagnostic::new("TG0014", span, message).help(help));
+            self.diagnostics
+                .push(Diagnostic::new("TG0014", span, message).help(help));
             self.misnamed = Some(self.at);
         }
         if word.starts_with('_') {
-            let message = format!("`{word}` begins with `_`: such names are metadata of the record");
-            self.diagnostics.push(Diagnostic::new("TG0014", span, message));
-        } else if !is_field && !RESERVED.contains(&word.as_str()) && word.chars().any(|c| c.is_ascii_uppercase()) {
+            let message =
+                format!("`{word}` begins with `_`: such names are metadata of the record");
+            self.diagnostics
+                .push(Diagnostic::new("TG0014", span, message));
+        } else if !is_field
+            && !RESERVED.contains(&word.as_str())
+            && word.chars().any(|c| c.is_ascii_uppercase())
+        {
             let message = format!("`{word}` is not in snake_case");
-            self.diagnostics.push(Diagnostic::new("TG0015", span, message));
+            self.diagnostics
+                .push(Diagnostic::new("TG0015", span, message));
         }
         if label == "name" && self.word(self.at.wrapping_sub(1)) == "process" {
             self.process = Some(word);

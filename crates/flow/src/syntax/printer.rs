@@ -31,7 +31,14 @@ pub fn print(tree: &SyntaxTree) -> String {
         }
     }
     let rows = table_rows(tree, &inside);
-    let mut printer = FlowPrinter { tree, depths, inside, rows, out: String::new(), depth: 0 };
+    let mut printer = FlowPrinter {
+        tree,
+        depths,
+        inside,
+        rows,
+        out: String::new(),
+        depth: 0,
+    };
     let end = tree.tokens.len() - 1;
     let mut at = 0;
     while at < end {
@@ -79,21 +86,33 @@ impl FlowPrinter<'_> {
         let tree = self.tree;
         let token = tree.tokens[at];
         let is_end = token.kind == FlowTokenKind::End;
-        let mut end = at.checked_sub(1).map_or(0, |before| self.tree.tokens[before].end as usize);
+        let mut end = at
+            .checked_sub(1)
+            .map_or(0, |before| self.tree.tokens[before].end as usize);
         let depth = if is_end { Some(0) } else { self.depths[at] };
         let mut is_line_over = false;
         let mut has_comment = false;
         let comments = &tree.comments;
         let first = comments.partition_point(|comment| (comment.before as usize) < at);
-        for comment in comments[first..].iter().take_while(|comment| comment.before as usize == at) {
+        for comment in comments[first..]
+            .iter()
+            .take_while(|comment| comment.before as usize == at)
+        {
             let (start, text) = (comment.start as usize, comment_text(tree, *comment));
             let is_trailing = at > 0 && !self.tree.text[end..start].contains('\n') && !is_line_over;
             if is_trailing {
                 let blanks = if text.starts_with("//") { "  " } else { " " };
                 self.out.push_str(blanks);
             } else {
-                let inner = depth.map_or(self.depth + 1, |depth| depth + u16::from(self.is_closing(at)));
-                self.new_line(inner, end, start, depth == Some(0) && !has_comment && !self.is_closing(at));
+                let inner = depth.map_or(self.depth + 1, |depth| {
+                    depth + u16::from(self.is_closing(at))
+                });
+                self.new_line(
+                    inner,
+                    end,
+                    start,
+                    depth == Some(0) && !has_comment && !self.is_closing(at),
+                );
             }
             self.out.push_str(text);
             is_line_over |= text.starts_with("//") || !is_trailing;
@@ -110,7 +129,12 @@ impl FlowPrinter<'_> {
                 self.depth = depth;
             }
             None if is_line_over => self.new_line(self.depth + 1, end, token.start as usize, false),
-            None if at > 0 && (end > self.tree.tokens[at - 1].end as usize || is_apart(tree, &self.inside, at)) => self.out.push(' '),
+            None if at > 0
+                && (end > self.tree.tokens[at - 1].end as usize
+                    || is_apart(tree, &self.inside, at)) =>
+            {
+                self.out.push(' ')
+            }
             None => {}
         }
     }
@@ -125,7 +149,11 @@ impl FlowPrinter<'_> {
             return;
         }
         let had_blank = self.tree.text[end..start].matches('\n').count() > 1;
-        self.out.push_str(if had_blank || is_declaration { "\n\n" } else { "\n" });
+        self.out.push_str(if had_blank || is_declaration {
+            "\n\n"
+        } else {
+            "\n"
+        });
         self.out.push_str(&INDENT.repeat(depth.into()));
     }
 }
@@ -155,13 +183,28 @@ fn is_apart(tree: &SyntaxTree, inside: &[Option<bool>], at: usize) -> bool {
 fn table_rows(tree: &SyntaxTree, inside: &[Option<bool>]) -> Vec<PrintedRow> {
     let mut printed = Vec::new();
     for table in tree.root().all("decision") {
-        let rows: Vec<SyntaxNode<'_>> = table.children().filter(|node| ["head", "row"].contains(&node.label())).collect();
-        let cells = |row: &SyntaxNode<'_>| row.children().map(|cell| (cell.label() == "result", joined(tree, inside, cell))).collect();
+        let rows: Vec<SyntaxNode<'_>> = table
+            .children()
+            .filter(|node| ["head", "row"].contains(&node.label()))
+            .collect();
+        let cells = |row: &SyntaxNode<'_>| {
+            row.children()
+                .map(|cell| (cell.label() == "result", joined(tree, inside, cell)))
+                .collect()
+        };
         let texts: Vec<Vec<(bool, String)>> = rows.iter().map(cells).collect();
-        let width = |column: usize| texts.iter().filter_map(|row| Some(row.get(column)?.1.chars().count())).max();
+        let width = |column: usize| {
+            texts
+                .iter()
+                .filter_map(|row| Some(row.get(column)?.1.chars().count()))
+                .max()
+        };
         for (row, cells) in rows.iter().zip(&texts) {
             let (from, to) = row.range();
-            let has_comment = tree.comments.iter().any(|comment| comment.before > from && comment.before < to);
+            let has_comment = tree
+                .comments
+                .iter()
+                .any(|comment| comment.before > from && comment.before < to);
             if has_comment || tree.is_broken(*row) {
                 continue;
             }
@@ -178,7 +221,11 @@ fn table_rows(tree: &SyntaxTree, inside: &[Option<bool>]) -> Vec<PrintedRow> {
                 text.push_str(&" ".repeat(pad));
             }
             text.push_str(" |");
-            printed.push(PrintedRow { from: from as usize, to: to as usize, text });
+            printed.push(PrintedRow {
+                from: from as usize,
+                to: to as usize,
+                text,
+            });
         }
     }
     printed

@@ -7,7 +7,8 @@ use super::tree::SyntaxTree;
 
 /// Signs after which a `-` is a sign of the number, and not a subtraction.
 const BEFORE_OPERAND: [&str; 20] = [
-    "(", "[", "{", ",", "+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "?", ":", "!",
+    "(", "[", "{", ",", "+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "?",
+    ":", "!",
 ];
 
 /// For each token of an expression, whether a blank stands before it.
@@ -18,7 +19,8 @@ pub(super) fn blanks(tree: &SyntaxTree, from: u32, to: u32) -> Vec<bool> {
     for at in from..to {
         let token = tree.token_text(at);
         let kind = tree.tokens[at as usize].kind;
-        let is_operand = |text: &str| !BEFORE_OPERAND.contains(&text) && text != "in" && !text.is_empty();
+        let is_operand =
+            |text: &str| !BEFORE_OPERAND.contains(&text) && text != "in" && !text.is_empty();
         let is_blank = match token {
             _ if before.is_empty() || is_sign || ["(", "[", "{", "."].contains(&before) => false,
             ")" | "]" | "}" | "." | "," => false,

@@ -43,7 +43,10 @@ impl SyntaxTree {
     /// The whole file.
     #[must_use]
     pub const fn root(&self) -> SyntaxNode<'_> {
-        SyntaxNode { tree: self, node: &self.root }
+        SyntaxNode {
+            tree: self,
+            node: &self.root,
+        }
     }
 
     /// The text that was parsed.
@@ -75,12 +78,16 @@ impl SyntaxTree {
     #[must_use]
     pub fn is_broken(&self, node: SyntaxNode<'_>) -> bool {
         let (from, to) = node.node.tokens;
-        self.skipped.iter().any(|(start, end)| *start < to && *end > from)
+        self.skipped
+            .iter()
+            .any(|(start, end)| *start < to && *end > from)
     }
 
     pub(super) fn token_text(&self, index: u32) -> &str {
         let token = self.tokens.get(index as usize);
-        token.map_or("", |token| &self.text[token.start as usize..token.end as usize])
+        token.map_or("", |token| {
+            &self.text[token.start as usize..token.end as usize]
+        })
     }
 
     /// The tree as lines, without places: two texts of one meaning have the same.
@@ -93,7 +100,11 @@ impl SyntaxTree {
 }
 
 fn outline(node: SyntaxNode<'_>, depth: usize, text: &mut String) {
-    let label = if node.node.label.is_empty() { "file" } else { node.node.label };
+    let label = if node.node.label.is_empty() {
+        "file"
+    } else {
+        node.node.label
+    };
     // Writing to a string cannot fail.
     write!(text, "{}{label}", "  ".repeat(depth)).ok();
     if node.node.children.is_empty() {
@@ -130,7 +141,10 @@ impl<'t> SyntaxNode<'t> {
     /// All labeled nodes directly inside.
     pub fn children(self) -> impl Iterator<Item = Self> {
         let tree = self.tree;
-        self.node.children.iter().map(move |node| SyntaxNode { tree, node })
+        self.node
+            .children
+            .iter()
+            .map(move |node| SyntaxNode { tree, node })
     }
 
     /// The first node of this label directly inside.
@@ -159,7 +173,9 @@ impl<'t> SyntaxNode<'t> {
     /// The first tokens as they are written, at most `count`.
     pub fn words(self) -> Vec<&'t str> {
         let (from, to) = self.node.tokens;
-        (from..to).map(|index| self.tree.token_text(index)).collect()
+        (from..to)
+            .map(|index| self.tree.token_text(index))
+            .collect()
     }
 
     /// The name, without the backquotes that may be around it. A path has its dots.
@@ -178,7 +194,9 @@ impl<'t> SyntaxNode<'t> {
     #[must_use]
     pub fn millis(self) -> u64 {
         let text: String = self.words().concat();
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
         let (count, unit) = text.split_at(digits);
         let unit = match unit {
             "ms" | "millisecond" | "milliseconds" => 1,
@@ -189,7 +207,10 @@ impl<'t> SyntaxNode<'t> {
             // Weeks: the parser lets nothing else through.
             _ => 604_800_000,
         };
-        count.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(unit)
+        count
+            .parse::<u64>()
+            .unwrap_or(u64::MAX)
+            .saturating_mul(unit)
     }
 
     /// The index of the first token, and of the one after the last.
@@ -235,7 +256,9 @@ impl<'t> SyntaxNode<'t> {
         let (from, to) = self.node.tokens;
         let blanks = super::spacing::blanks(self.tree, from, to);
         let tokens = self.words().into_iter().zip(blanks);
-        tokens.fold(String::new(), |text, (token, is_blank)| text + if is_blank { " " } else { "" } + token)
+        tokens.fold(String::new(), |text, (token, is_blank)| {
+            text + if is_blank { " " } else { "" } + token
+        })
     }
 
     /// The text between the quotes, with its escapes resolved as far as the language has them.

@@ -7,7 +7,10 @@ use crate::{assert_golden, names, read};
 #[test]
 fn each_rule_has_a_golden_file() {
     let published = published();
-    let rules: Vec<&str> = published.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let rules: Vec<&str> = published
+        .lines()
+        .map(|line| line.split(' ').next().unwrap())
+        .collect();
     assert_eq!(rules.len(), 45);
     let files = names("tests/grammar");
     for rule in rules {
@@ -18,20 +21,29 @@ fn each_rule_has_a_golden_file() {
 
 #[test]
 fn each_golden_text_has_its_tree_and_its_printed_form() {
-    for name in names("tests/grammar").iter().filter(|name| name.ends_with(".flow")) {
+    for name in names("tests/grammar")
+        .iter()
+        .filter(|name| name.ends_with(".flow"))
+    {
         let text = read(&format!("tests/grammar/{name}"));
         let (tree, diagnostics) = parse(&text, 0);
         assert!(diagnostics.is_empty(), "{name}: {diagnostics:?}");
         let printed = print(&tree);
         let golden = format!("{}\n---\n{printed}", tree.outline());
-        assert_golden(&format!("tests/grammar/{}", name.replace(".flow", ".golden")), &golden);
+        assert_golden(
+            &format!("tests/grammar/{}", name.replace(".flow", ".golden")),
+            &golden,
+        );
         assert_prints_the_same(&text, name);
     }
 }
 
 #[test]
 fn the_examples_are_printed_as_they_stand() {
-    for name in names("../../examples/flows").iter().filter(|name| name.ends_with(".flow")) {
+    for name in names("../../examples/flows")
+        .iter()
+        .filter(|name| name.ends_with(".flow"))
+    {
         let text = read(&format!("../../examples/flows/{name}"));
         let (tree, diagnostics) = parse(&text, 0);
         assert!(diagnostics.is_empty(), "{name}: {diagnostics:?}");
@@ -39,7 +51,7 @@ fn the_examples_are_printed_as_they_stand() {
     }
 }
 
-/// What was printed has the same tree, and is printed the same.
+/// The printed text has the same tree, and is printed the same.
 pub(crate) fn assert_prints_the_same(text: &str, name: &str) {
     let (tree, _) = parse(text, 0);
     let printed = print(&tree);
@@ -47,5 +59,9 @@ pub(crate) fn assert_prints_the_same(text: &str, name: &str) {
     assert!(diagnostics.is_empty(), "{name}: {diagnostics:?}\n{printed}");
     assert_eq!(again.outline(), tree.outline(), "{name}\n{text}\n{printed}");
     assert_eq!(print(&again), printed, "{name}");
-    assert!(tree.steps() <= MAX_STEPS_PER_BYTE * (text.len() as u64 + 1), "{name}: {}", tree.steps());
+    assert!(
+        tree.steps() <= MAX_STEPS_PER_BYTE * (text.len() as u64 + 1),
+        "{name}: {}",
+        tree.steps()
+    );
 }

@@ -3,6 +3,7 @@
 mod codes;
 mod grammar;
 mod plans;
+mod reference;
 mod robust;
 mod settled;
 
@@ -18,7 +19,9 @@ fn read(path: &str) -> String {
 fn names(directory: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
     let entries = std::fs::read_dir(path).unwrap();
-    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -30,5 +33,8 @@ fn assert_golden(path: &str, text: &str) {
         std::fs::write(&full, text).unwrap();
     }
     let golden = std::fs::read_to_string(&full).unwrap_or_default();
-    assert_eq!(text, golden, "{path}: if this was meant, run the test with TIDEGATE_GOLDEN=write");
+    assert_eq!(
+        text, golden,
+        "{path}: if this was meant, run the test with TIDEGATE_GOLDEN=write"
+    );
 }

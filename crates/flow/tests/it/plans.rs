@@ -6,8 +6,12 @@ use tidegate_flow::syntax::{parse, print};
 use crate::{assert_golden, names, read};
 
 pub(crate) fn examples() -> Vec<(String, String)> {
-    let names = names("../../examples/flows").into_iter().filter(|name| name.ends_with(".flow"));
-    names.map(|name| (name.clone(), read(&format!("../../examples/flows/{name}")))).collect()
+    let names = names("../../examples/flows")
+        .into_iter()
+        .filter(|name| name.ends_with(".flow"));
+    names
+        .map(|name| (name.clone(), read(&format!("../../examples/flows/{name}"))))
+        .collect()
 }
 
 #[test]
@@ -16,10 +20,21 @@ fn r25_the_six_processes_have_golden_plans() {
     assert_eq!(examples.len(), 6);
     for (name, text) in examples {
         let flows = check_flows(&[&text], &Registered::default());
-        let errors: Vec<_> = flows.diagnostics.iter().filter(|found| found.is_error()).collect();
-        assert!(errors.is_empty(), "{name}: {}", crate::codes::shown(&name, &text, &flows.diagnostics));
+        let errors: Vec<_> = flows
+            .diagnostics
+            .iter()
+            .filter(|found| found.is_error())
+            .collect();
+        assert!(
+            errors.is_empty(),
+            "{name}: {}",
+            crate::codes::shown(&name, &text, &flows.diagnostics)
+        );
         let json = serde_json::to_string_pretty(&flows.plan.unwrap().to_json()).unwrap();
-        assert_golden(&format!("tests/plans/{}", name.replace(".flow", ".json")), &format!("{json}\n"));
+        assert_golden(
+            &format!("tests/plans/{}", name.replace(".flow", ".json")),
+            &format!("{json}\n"),
+        );
     }
 }
 
@@ -46,14 +61,26 @@ fn white_space_and_comments_do_not_change_the_fingerprint() {
     for (name, text) in examples() {
         let plan = check_flows(&[&text], &Registered::default()).plan.unwrap();
         let (tree, _) = parse(&text, 0);
-        let words: Vec<&str> = tree.tokens().iter().map(|token| &text[token.start as usize..token.end as usize]).collect();
+        let words: Vec<&str> = tree
+            .tokens()
+            .iter()
+            .map(|token| &text[token.start as usize..token.end as usize])
+            .collect();
         for other in [words.join(" "), words.join(" /* */\n"), print(&tree)] {
             let again = check_flows(&[&other], &Registered::default());
-            let again = again.plan.unwrap_or_else(|| panic!("{name}: {:?}\n{other}", again.diagnostics));
+            let again = again
+                .plan
+                .unwrap_or_else(|| panic!("{name}: {:?}\n{other}", again.diagnostics));
             assert_eq!(again.fingerprint(), plan.fingerprint(), "{name}\n{other}");
         }
-        let changed = text.replacen("emit to ", "emit to x", 1).replacen("otherwise to ", "otherwise to x", 1);
-        let changed = check_flows(&[&changed], &Registered::default()).plan.unwrap();
+        let changed = text.replacen("emit to ", "emit to x", 1).replacen(
+            "otherwise to ",
+            "otherwise to x",
+            1,
+        );
+        let changed = check_flows(&[&changed], &Registered::default())
+            .plan
+            .unwrap();
         assert_ne!(changed.fingerprint(), plan.fingerprint(), "{name}");
     }
 }
@@ -62,8 +89,14 @@ fn white_space_and_comments_do_not_change_the_fingerprint() {
 fn a_moved_or_added_step_renames_no_state() {
     let ids = |text: &str| {
         let flows = check_flows(&[text], &Registered::default());
-        let plan = flows.plan.unwrap_or_else(|| panic!("{:?}", flows.diagnostics));
-        let mut ids: Vec<String> = plan.processes["p"].state.iter().map(|state| state.id.clone()).collect();
+        let plan = flows
+            .plan
+            .unwrap_or_else(|| panic!("{:?}", flows.diagnostics));
+        let mut ids: Vec<String> = plan.processes["p"]
+            .state
+            .iter()
+            .map(|state| state.id.clone())
+            .collect();
         ids.sort();
         ids
     };

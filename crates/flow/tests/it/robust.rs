@@ -11,13 +11,20 @@ use crate::{names, read};
 
 /// A million with `TIDEGATE_LONG=1`.
 fn count() -> usize {
-    if std::env::var("TIDEGATE_LONG").is_ok_and(|value| value == "1") { 1_000_000 } else { 3_000 }
+    if std::env::var("TIDEGATE_LONG").is_ok_and(|value| value == "1") {
+        1_000_000
+    } else {
+        3_000
+    }
 }
 
 fn corpus() -> Vec<String> {
     let mut texts = Vec::new();
     for directory in ["../../examples/flows", "tests/grammar", "codes"] {
-        for name in names(directory).iter().filter(|name| name.ends_with(".flow")) {
+        for name in names(directory)
+            .iter()
+            .filter(|name| name.ends_with(".flow"))
+        {
             texts.push(read(&format!("{directory}/{name}")));
         }
     }
@@ -39,17 +46,43 @@ impl Dice {
 /// A text with a few pieces removed, repeated, moved or replaced.
 fn mutated(texts: &[String], dice: &mut Dice) -> String {
     const PIECES: [&str; 24] = [
-        "end", "process", "(", ")", "{", "\"", "'", "/*", "//", "|", "=>", "..", ",", "=", "-", "@", "5", "1h30m", "é", "\u{0}",
-        "transform", "when slow strategy", "`", "\n",
+        "end",
+        "process",
+        "(",
+        ")",
+        "{",
+        "\"",
+        "'",
+        "/*",
+        "//",
+        "|",
+        "=>",
+        "..",
+        ",",
+        "=",
+        "-",
+        "@",
+        "5",
+        "1h30m",
+        "é",
+        "\u{0}",
+        "transform",
+        "when slow strategy",
+        "`",
+        "\n",
     ];
-    let mut words: Vec<&str> = texts[dice.below(texts.len())].split_inclusive([' ', '\n', '(', '|']).collect();
+    let mut words: Vec<&str> = texts[dice.below(texts.len())]
+        .split_inclusive([' ', '\n', '(', '|'])
+        .collect();
     for _ in 0..=dice.below(4) {
         let at = dice.below(words.len());
         match dice.below(5) {
             0 if words.len() > 1 => drop(words.remove(at)),
             1 => words.insert(at, PIECES[dice.below(PIECES.len())]),
             2 => {
-                let other: Vec<&str> = texts[dice.below(texts.len())].split_inclusive(' ').collect();
+                let other: Vec<&str> = texts[dice.below(texts.len())]
+                    .split_inclusive(' ')
+                    .collect();
                 words.insert(at, other[dice.below(other.len())]);
             }
             3 => {
@@ -81,9 +114,16 @@ fn mutated_files_neither_panic_nor_take_more_steps_than_allowed() {
             slowest = (micros, text.clone());
         }
         most = most.max(tree.steps() / (text.len() as u64 + 1));
-        assert!(tree.steps() <= MAX_STEPS_PER_BYTE * (text.len() as u64 + 1), "{} steps: {text}", tree.steps());
+        assert!(
+            tree.steps() <= MAX_STEPS_PER_BYTE * (text.len() as u64 + 1),
+            "{} steps: {text}",
+            tree.steps()
+        );
     }
-    println!("at most {most} steps per byte; the slowest took {} µs:\n{}", slowest.0, slowest.1);
+    println!(
+        "at most {most} steps per byte; the slowest took {} µs:\n{}",
+        slowest.0, slowest.1
+    );
 }
 
 #[test]
@@ -96,7 +136,10 @@ fn what_parses_after_a_mutation_prints_and_parses_the_same() {
             let (tree, _) = parse(&text, 0);
             let printed = print(&tree);
             let (again, found) = parse(&printed, 0);
-            assert!(found.iter().all(|found| !found.is_error()), "{text}\n{printed}\n{found:?}");
+            assert!(
+                found.iter().all(|found| !found.is_error()),
+                "{text}\n{printed}\n{found:?}"
+            );
             assert_eq!(again.outline(), tree.outline(), "{text}\n{printed}");
             assert_eq!(print(&again), printed, "{text}");
         }
@@ -105,27 +148,55 @@ fn what_parses_after_a_mutation_prints_and_parses_the_same() {
 
 #[test]
 fn limits_are_named() {
-    let deep = |n: usize| format!("schema s a: {}string{} end", "list<".repeat(n), ">".repeat(n));
-    let brackets = |n: usize| format!("process p receive a filter {}x{} emit to b end", "(".repeat(n), ")".repeat(n));
-    let long = format!("process p receive a filter \"{}\" == x emit to b end", "x".repeat(20_000));
+    let deep = |n: usize| {
+        format!(
+            "schema s a: {}string{} end",
+            "list<".repeat(n),
+            ">".repeat(n)
+        )
+    };
+    let brackets = |n: usize| {
+        format!(
+            "process p receive a filter {}x{} emit to b end",
+            "(".repeat(n),
+            ")".repeat(n)
+        )
+    };
+    let long = format!(
+        "process p receive a filter \"{}\" == x emit to b end",
+        "x".repeat(20_000)
+    );
     for (text, limit) in [
         (deep(70), "nesting"),
         (deep(100_000), "nesting"),
         (brackets(70), "nesting"),
         (brackets(100_000), "nesting"),
         (long, "expression"),
-        (format!("process {} receive a emit to b end", "p".repeat(129)), "name"),
+        (
+            format!("process {} receive a emit to b end", "p".repeat(129)),
+            "name",
+        ),
         ("x".repeat(MAX_FILE + 1), "file"),
         ("schema s a: wrong end\n".repeat(500), "diagnostics"),
     ] {
         let flows = check_flows(&[&text], &Registered::default());
-        let last = flows.diagnostics.iter().find(|found| found.code == "TG0016");
+        let last = flows
+            .diagnostics
+            .iter()
+            .find(|found| found.code == "TG0016");
         let last = last.unwrap_or_else(|| panic!("{limit}: {:?}", flows.diagnostics));
-        assert!(last.message.contains(&format!("`{limit}`")), "{limit}: {}", last.message);
+        assert!(
+            last.message.contains(&format!("`{limit}`")),
+            "{limit}: {}",
+            last.message
+        );
         assert!(flows.plan.is_none());
     }
     for text in [deep(60), brackets(50)] {
-        assert!(check_flows(&[&text], &Registered::default()).plan.is_some(), "{text}");
+        assert!(
+            check_flows(&[&text], &Registered::default()).plan.is_some(),
+            "{text}"
+        );
     }
 }
 
@@ -139,5 +210,9 @@ fn a_large_file_takes_as_long_as_it_is() {
     let steps = |text: &str| parse(text, 0).0.steps();
     let (small, large) = (many(50), many(100));
     assert!(steps(&large) * 10 <= steps(&small) * 21);
-    assert!(check_flows(&[&large], &Registered::default()).plan.is_some());
+    assert!(
+        check_flows(&[&large], &Registered::default())
+            .plan
+            .is_some()
+    );
 }

@@ -20,7 +20,8 @@ pub(super) fn run(arguments: &FlowExplain, output: Output) -> Result<Exit, Error
     if let Some(process) = &arguments.process {
         if !plan.processes.contains_key(process) {
             let near = tidegate_config::nearest(process, plan.processes.keys().map(String::as_str));
-            let report = ErrorReport::new("usage.process", format!("there is no process `{process}`"));
+            let report =
+                ErrorReport::new("usage.process", format!("there is no process `{process}`"));
             let report = report.with_exit(Exit::Usage);
             return Err(match near {
                 Some(near) => report.with_hint(format!("did you mean `{near}`?")),
@@ -44,7 +45,11 @@ pub(super) fn run(arguments: &FlowExplain, output: Output) -> Result<Exit, Error
             output.print(&document, String::new)?;
         }
         Output::Table => {
-            let texts: Vec<String> = plan.processes.iter().map(|(name, process)| text(name, process)).collect();
+            let texts: Vec<String> = plan
+                .processes
+                .iter()
+                .map(|(name, process)| text(name, process))
+                .collect();
             print_lines(&texts)?;
         }
     }
@@ -67,16 +72,31 @@ fn against(old: &FlowPlan, new: &FlowPlan, output: Output) -> Result<Exit, Error
                 PlanChangeKind::Repartitioned => "repartitioned",
             };
             let code = change.code.unwrap_or_default().to_owned();
-            vec![change.process.clone(), change.id.clone(), kind.to_owned(), code, change.text.clone()]
+            vec![
+                change.process.clone(),
+                change.id.clone(),
+                kind.to_owned(),
+                code,
+                change.text.clone(),
+            ]
         };
-        grid(&["process", "state", "", "code", ""], changes.iter().map(row).collect())
+        grid(
+            &["process", "state", "", "code", ""],
+            changes.iter().map(row).collect(),
+        )
     })?;
     Ok(Exit::Findings.unless(is_well))
 }
 
 fn text(name: &str, process: &ProcessPlan) -> String {
     let mut out = format!("process {name}\n");
-    let keys = |key: &[String]| if key.is_empty() { "the key of the records".to_owned() } else { key.join(", ") };
+    let keys = |key: &[String]| {
+        if key.is_empty() {
+            "the key of the records".to_owned()
+        } else {
+            key.join(", ")
+        }
+    };
     let mut line = |head: &str, text: String| {
         // Writing to a string cannot fail.
         writeln!(out, "  {head:<12} {text}").ok();
@@ -85,13 +105,22 @@ fn text(name: &str, process: &ProcessPlan) -> String {
     match &process.time {
         Some(time) => {
             let field = time.field.as_deref().unwrap_or("the time of each schema");
-            line("time", format!("{field}, watermark {} behind", millis(time.watermark_delay_ms)));
+            line(
+                "time",
+                format!(
+                    "{field}, watermark {} behind",
+                    millis(time.watermark_delay_ms)
+                ),
+            );
         }
         None => line("time", "processing time".to_owned()),
     }
     for source in &process.sources {
         let schema = source.schema.as_deref().unwrap_or("none");
-        line("input", format!("{} from {}, schema {schema}", source.alias, source.stream));
+        line(
+            "input",
+            format!("{} from {}, schema {schema}", source.alias, source.stream),
+        );
         if let Some(topic) = &source.repartition {
             line("", format!("repartitioned through {topic}"));
         }
@@ -114,8 +143,14 @@ fn text(name: &str, process: &ProcessPlan) -> String {
             LedgerPlace::DeadLettered => "dead-lettered",
             LedgerPlace::Lost => "LOST",
         };
-        let stream = way.stream.as_deref().map_or(String::new(), |stream| format!(" to {stream}"));
-        let reason = way.reason.as_deref().map_or(String::new(), |reason| format!(", reason {reason}"));
+        let stream = way
+            .stream
+            .as_deref()
+            .map_or(String::new(), |stream| format!(" to {stream}"));
+        let reason = way
+            .reason
+            .as_deref()
+            .map_or(String::new(), |reason| format!(", reason {reason}"));
         line("way out", format!("{}{stream}: {place}{reason}", way.by));
     }
     out.truncate(out.trim_end().len());
@@ -123,10 +158,23 @@ fn text(name: &str, process: &ProcessPlan) -> String {
 }
 
 fn state_text(state: &StatePlan, key: String) -> String {
-    let mut text = format!("{} by {key}, about {} bytes per entry", state.id, state.entry_bytes);
+    let mut text = format!(
+        "{} by {key}, about {} bytes per entry",
+        state.id, state.entry_bytes
+    );
     if let Some(ttl) = &state.ttl {
-        let clock = if ttl.is_event_time { "event time" } else { "processing time" };
-        write!(text, ", ttl {} since {} by {clock}", millis(ttl.after_ms), ttl.since).ok();
+        let clock = if ttl.is_event_time {
+            "event time"
+        } else {
+            "processing time"
+        };
+        write!(
+            text,
+            ", ttl {} since {} by {clock}",
+            millis(ttl.after_ms),
+            ttl.since
+        )
+        .ok();
     }
     if let Some(timer) = state.timer_ms {
         write!(text, ", timer {}", millis(timer)).ok();

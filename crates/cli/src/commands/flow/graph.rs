@@ -43,7 +43,10 @@ fn edges(name: &str, process: &ProcessPlan, out: &mut String) {
         if let OperatorPlan::Emit { stream } = &step.operator {
             writeln!(outside, "    {node} --> {}", id(stream)).ok();
         }
-        if let OperatorPlan::Route { arms, otherwise, .. } = &step.operator {
+        if let OperatorPlan::Route {
+            arms, otherwise, ..
+        } = &step.operator
+        {
             for arm in arms {
                 writeln!(outside, "    {node} --> {}", id(&arm.stream)).ok();
             }
@@ -55,7 +58,10 @@ fn edges(name: &str, process: &ProcessPlan, out: &mut String) {
     }
     writeln!(out, "    end").ok();
     out.push_str(&outside);
-    let others = process.ways_out.iter().filter(|way| !["emit", "route"].contains(&way.by.as_str()));
+    let others = process
+        .ways_out
+        .iter()
+        .filter(|way| !["emit", "route"].contains(&way.by.as_str()));
     for way in others.filter(|way| way.place != LedgerPlace::Parked) {
         if let Some(stream) = &way.stream {
             writeln!(out, "    {name} -. {} .-> {}", way.by, id(stream)).ok();

@@ -38,8 +38,14 @@ pub(super) fn run(paths: &[PathBuf], output: Output) -> Result<Exit, ErrorReport
         }
     }
     let passed = tests.len() as u64 - failed;
-    lines.push(format!("{}: {passed} passed, {failed} failed", counted(tests.len() as u64, "test")));
-    output.print(&json!({ "passed": passed, "failed": failed, "tests": tests }), || lines.join("\n"))?;
+    lines.push(format!(
+        "{}: {passed} passed, {failed} failed",
+        counted(tests.len() as u64, "test")
+    ));
+    output.print(
+        &json!({ "passed": passed, "failed": failed, "tests": tests }),
+        || lines.join("\n"),
+    )?;
     Ok(Exit::Findings.unless(failed == 0))
 }
 
@@ -49,7 +55,9 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, ErrorReport> {
         // What is no directory is read, and says itself what is wrong with it.
         return Ok(vec![path.to_owned()]);
     };
-    let tests = entries.iter().filter(|entry| !entry.is_dir && entry.name.ends_with(TEST_FILE));
+    let tests = entries
+        .iter()
+        .filter(|entry| !entry.is_dir && entry.name.ends_with(TEST_FILE));
     let mut files: Vec<PathBuf> = tests.map(|entry| path.join(&entry.name)).collect();
     files.sort();
     if files.is_empty() {
@@ -64,9 +72,13 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, ErrorReport> {
 fn outcomes(file: &Path) -> Result<Vec<ScenarioOutcome>, ErrorReport> {
     let text = read_text(file).map_err(|error| unreadable(file, &error))?;
     let directory = file.parent().unwrap_or(Path::new(""));
-    let read = &mut |flow: &str| read_text(&directory.join(flow)).map_err(|error| error.to_string());
+    let read =
+        &mut |flow: &str| read_text(&directory.join(flow)).map_err(|error| error.to_string());
     Ok(run_scenarios(&text, read).unwrap_or_else(|error| {
         let name = "the file as a whole".to_owned();
-        vec![ScenarioOutcome { name, failure: Some(error.to_string()) }]
+        vec![ScenarioOutcome {
+            name,
+            failure: Some(error.to_string()),
+        }]
     }))
 }

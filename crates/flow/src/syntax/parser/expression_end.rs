@@ -4,11 +4,13 @@ use super::super::grammar::RESERVED;
 use super::super::lexer::FlowTokenKind;
 use super::super::notation::GrammarItem;
 use super::failure::ParseStop;
-use super::{FlowParser, index, MAX_EXPRESSION, MAX_NESTING};
+use super::{FlowParser, MAX_EXPRESSION, MAX_NESTING, index};
 use crate::{Diagnostic, Span};
 
 /// Signs after which CEL needs an operand.
-const OPERATORS: [&str; 15] = ["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "?", ":"];
+const OPERATORS: [&str; 15] = [
+    "+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "?", ":",
+];
 /// Words between operands that another language has.
 const FOREIGN: [&str; 7] = ["and", "or", "is", "between", "??", "?.", "${"];
 
@@ -35,7 +37,8 @@ impl FlowParser<'_> {
             let (word, kind) = (self.word(self.at), self.token(self.at).kind);
             let is_after_dot = self.at > start && self.word(self.at - 1) == ".";
             let is_word = kind == FlowTokenKind::Word;
-            let is_foreign = FOREIGN.contains(&word) && (!needs_operand || word == "${") && !is_after_dot;
+            let is_foreign =
+                FOREIGN.contains(&word) && (!needs_operand || word == "${") && !is_after_dot;
             if is_foreign {
                 return Err(self.fail(item, None));
             }
@@ -45,12 +48,17 @@ impl FlowParser<'_> {
             } else if ["(", "[", "{"].contains(&word) {
                 open.push(self.at);
                 if open.len() > MAX_NESTING {
-                    let message = format!("more than {MAX_NESTING} brackets inside each other, the limit `nesting`");
+                    let message = format!(
+                        "more than {MAX_NESTING} brackets inside each other, the limit `nesting`"
+                    );
                     return Err(self.stop(Diagnostic::new("TG0016", self.span(self.at), message)));
                 }
                 needs_operand = true;
             } else if let Some(opener) = open.last().copied() {
-                let closes = matches!((self.word(opener), word), ("(", ")") | ("[", "]") | ("{", "}"));
+                let closes = matches!(
+                    (self.word(opener), word),
+                    ("(", ")") | ("[", "]") | ("{", "}")
+                );
                 let is_stray = ["=", "=>", "|", ")", "]", "}"].contains(&word) && !closes;
                 if is_stray || self.is_end(self.at) || (is_word && RESERVED.contains(&word)) {
                     return Err(self.unclosed(opener));
@@ -74,9 +82,15 @@ impl FlowParser<'_> {
         if self.at == start {
             return Err(self.fail(item, None));
         }
-        let span = Span::new(self.source, self.token(start).start, self.token(self.at - 1).end);
+        let span = Span::new(
+            self.source,
+            self.token(start).start,
+            self.token(self.at - 1).end,
+        );
         if (span.end - span.start) as usize > MAX_EXPRESSION {
-            let message = format!("the expression is longer than {MAX_EXPRESSION} bytes, the limit `expression`");
+            let message = format!(
+                "the expression is longer than {MAX_EXPRESSION} bytes, the limit `expression`"
+            );
             return Err(self.stop(Diagnostic::new("TG0016", span, message)));
         }
         self.expressions.push((index(start), index(self.at)));
@@ -85,7 +99,10 @@ impl FlowParser<'_> {
 
     fn unclosed(&mut self, opener: usize) -> ParseStop {
         let word = self.word(opener);
-        let message = format!("this `{word}` is not closed before `{}`", self.shown(self.at));
+        let message = format!(
+            "this `{word}` is not closed before `{}`",
+            self.shown(self.at)
+        );
         let diagnostic = Diagnostic::new("TG0012", self.span(opener), message);
         self.stop(diagnostic)
     }

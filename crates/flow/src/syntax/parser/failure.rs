@@ -1,4 +1,4 @@
-//! What is said about a token that does not fit, and where parsing goes on.
+//! The words about a token that does not fit, and where parsing goes on.
 
 use tidegate_config::nearest;
 
@@ -37,13 +37,21 @@ impl FlowParser<'_> {
     }
 
     /// The current token is not what `item` needs; `code` is the code that the grammar has for it.
-    pub(super) fn fail(&mut self, item: &'static GrammarItem, code: Option<&'static str>) -> ParseStop {
+    pub(super) fn fail(
+        &mut self,
+        item: &'static GrammarItem,
+        code: Option<&'static str>,
+    ) -> ParseStop {
         let at = self.at;
         if let Some(diagnostic) = self.unsupported() {
             return self.stop(diagnostic);
         }
         let (found, span) = (self.shown(at), self.span(at));
-        let quoted = if self.is_end(at) { found.clone() } else { format!("`{found}`") };
+        let quoted = if self.is_end(at) {
+            found.clone()
+        } else {
+            format!("`{found}`")
+        };
         if matches!(item, GrammarItem::Word("end")) && code.is_none() {
             return self.missing_end(&quoted);
         }
@@ -55,7 +63,9 @@ impl FlowParser<'_> {
             }
         }
         expected.dedup();
-        let about = code.and_then(explain).map_or(String::new(), |row| format!("{}: ", row.text));
+        let about = code
+            .and_then(explain)
+            .map_or(String::new(), |row| format!("{}: ", row.text));
         let code = code.unwrap_or_else(|| self.number_code().unwrap_or("TG0010"));
         let message = format!("{about}expected {}, found {quoted}", in_words(&expected));
         let mut diagnostic = Diagnostic::new(code, span, message);
@@ -65,7 +75,9 @@ impl FlowParser<'_> {
         });
         if at > 0 && self.word(at - 1) == "dead_letter" {
             let process = self.process.as_deref().unwrap_or("process");
-            diagnostic = diagnostic.help(format!("name the stream, for instance `dead_letter {process}_dlq`"));
+            diagnostic = diagnostic.help(format!(
+                "name the stream, for instance `dead_letter {process}_dlq`"
+            ));
         } else if let Some(near) = nearest(&found, words) {
             diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
         }
@@ -76,20 +88,35 @@ impl FlowParser<'_> {
     fn number_code(&self) -> Option<&'static str> {
         let is_number = |at: usize| self.token(at).kind == FlowTokenKind::Number;
         let is_unit = |at: usize| !self.word(at).is_empty() && is_unit(self.word(at));
-        let is_bad = is_number(self.at) && self.word(self.at).bytes().any(|byte| !byte.is_ascii_digit() && byte != b'.');
-        let is_after_unit = self.at > 0 && (is_unit(self.at - 1) || self.fits(TokenClass::ShortDuration, self.at - 1));
+        let is_bad = is_number(self.at)
+            && self
+                .word(self.at)
+                .bytes()
+                .any(|byte| !byte.is_ascii_digit() && byte != b'.');
+        let is_after_unit = self.at > 0
+            && (is_unit(self.at - 1) || self.fits(TokenClass::ShortDuration, self.at - 1));
         let is_second = is_number(self.at) && is_after_unit;
         (is_bad || is_second).then_some("TG0003")
     }
 
     fn missing_end(&mut self, found: &str) -> ParseStop {
         // The opener is the last word of a line that stands further left than what is missing its end.
-        let indent = self.lines.iter().rev().find(|(at, _)| *at as usize == self.at).map_or(0, |line| line.1);
-        let opener = self.lines.iter().rev().find(|(at, depth)| *depth <= indent && (*at as usize) < self.at);
+        let indent = self
+            .lines
+            .iter()
+            .rev()
+            .find(|(at, _)| *at as usize == self.at)
+            .map_or(0, |line| line.1);
+        let opener = self
+            .lines
+            .iter()
+            .rev()
+            .find(|(at, depth)| *depth <= indent && (*at as usize) < self.at);
         let opener = opener.map_or(0, |line| line.0 as usize);
         let opened = self.shown(opener);
         let message = format!("`{opened}` has no `end` before {found}");
-        let diagnostic = Diagnostic::new("TG0011", self.span(opener), message).also(self.span(self.at));
+        let diagnostic =
+            Diagnostic::new("TG0011", self.span(opener), message).also(self.span(self.at));
         self.stop(diagnostic)
     }
 
@@ -97,15 +124,30 @@ impl FlowParser<'_> {
     fn unsupported(&self) -> Option<Diagnostic> {
         let at = self.at;
         let before = at.checked_sub(1).map_or("", |at| self.word(at));
-        let is_lookup = self.word(at + 1) == "=" && self.word(at + 2) == "lookup" && self.word(at + 3) == "(";
+        let is_lookup =
+            self.word(at + 1) == "=" && self.word(at + 2) == "lookup" && self.word(at + 3) == "(";
         let is_call = self.word(at) == "lookup" && self.word(at + 1) == "(";
         let (found, place) = if is_call {
-            (Unsupported { word: "lookup(…)", code: "TG0806" }, at)
+            (
+                Unsupported {
+                    word: "lookup(…)",
+                    code: "TG0806",
+                },
+                at,
+            )
         } else if is_lookup {
-            (Unsupported { word: "lookup(…)", code: "TG0806" }, at + 2)
+            (
+                Unsupported {
+                    word: "lookup(…)",
+                    code: "TG0806",
+                },
+                at + 2,
+            )
         } else if let Some(found) = Unsupported::find(self.word(at)) {
             (found, at)
-        } else if before == "not" || Unsupported::find(before).is_some_and(|found| found.code == "TG0804") {
+        } else if before == "not"
+            || Unsupported::find(before).is_some_and(|found| found.code == "TG0804")
+        {
             (Unsupported::find(before)?, at - 1)
         } else {
             return None;
@@ -119,8 +161,11 @@ impl FlowParser<'_> {
     /// Goes on with the next line that stands no further in than the part that began at `start`.
     pub(super) fn recover(&mut self, start: usize) {
         let column = self.token(start).column;
-        let mut at = self.failed_at.max(start + usize::from(self.failed_at <= start));
-        let closed_by = Unsupported::find(self.word(self.failed_at)).and_then(Unsupported::closed_by);
+        let mut at = self
+            .failed_at
+            .max(start + usize::from(self.failed_at <= start));
+        let closed_by =
+            Unsupported::find(self.word(self.failed_at)).and_then(Unsupported::closed_by);
         if let Some(end) = closed_by {
             let is_end = |at: &usize| self.word(*at) == end && self.token(*at).column >= column;
             let inside = (at..self.tokens.len()).take_while(|at| self.word(*at) != "process");
@@ -167,7 +212,9 @@ fn first(item: &'static GrammarItem, out: &mut Vec<Expected>) -> bool {
         GrammarItem::Class(class) => add(Expected::Class(*class)),
         GrammarItem::Rule(_, index) => first(&rules()[*index].item, out),
         GrammarItem::Sequence(items) => items.iter().all(|item| first(item, out)),
-        GrammarItem::Choice(items) => items.iter().fold(false, |is_empty, item| first(item, out) || is_empty),
+        GrammarItem::Choice(items) => items
+            .iter()
+            .fold(false, |is_empty, item| first(item, out) || is_empty),
         GrammarItem::Optional { item, is_published } => {
             if *is_published {
                 first(item, out);
@@ -175,26 +222,34 @@ fn first(item: &'static GrammarItem, out: &mut Vec<Expected>) -> bool {
             true
         }
         GrammarItem::List(item, marks) => first(item, out) || !marks.at_least_one,
-        GrammarItem::Labeled(_, item) | GrammarItem::Line(_, item) | GrammarItem::Coded(_, item) => first(item, out),
+        GrammarItem::Labeled(_, item)
+        | GrammarItem::Line(_, item)
+        | GrammarItem::Coded(_, item) => first(item, out),
         GrammarItem::Look(_) => true,
     }
 }
 
 fn in_words(expected: &[Expected]) -> String {
-    let is_statement = expected.contains(&Expected::Word("receive")) && expected.contains(&Expected::Word("emit"));
+    let is_statement =
+        expected.contains(&Expected::Word("receive")) && expected.contains(&Expected::Word("emit"));
     if is_statement {
         return "a statement or `end`".to_owned();
     }
-    let shown = expected.iter().take(MAX_LISTED).map(|expected| match expected {
-        Expected::Word(word) => format!("`{word}`"),
-        Expected::Class(class) => class.in_words().to_owned(),
-    });
+    let shown = expected
+        .iter()
+        .take(MAX_LISTED)
+        .map(|expected| match expected {
+            Expected::Word(word) => format!("`{word}`"),
+            Expected::Class(class) => class.in_words().to_owned(),
+        });
     let shown: Vec<String> = shown.collect();
     match (shown.as_slice(), expected.len() > MAX_LISTED) {
         ([one], _) => one.clone(),
         (many, true) => format!("one of {}, …", many.join(", ")),
         (many, false) => {
-            let (last, rest) = many.split_last().map_or(("", many), |(last, rest)| (last.as_str(), rest));
+            let (last, rest) = many
+                .split_last()
+                .map_or(("", many), |(last, rest)| (last.as_str(), rest));
             format!("{} or {last}", rest.join(", "))
         }
     }
@@ -204,5 +259,7 @@ fn is_unit(word: &str) -> bool {
     let mut units = Vec::new();
     let rule = rules().iter().find(|rule| rule.name == "unit");
     rule.map(|rule| first(&rule.item, &mut units));
-    units.iter().any(|unit| matches!(unit, Expected::Word(unit) if *unit == word))
+    units
+        .iter()
+        .any(|unit| matches!(unit, Expected::Word(unit) if *unit == word))
 }
