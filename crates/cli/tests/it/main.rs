@@ -18,6 +18,7 @@ mod demo;
 #[cfg(feature = "demo")]
 mod demo_outage;
 mod event_log;
+mod flow;
 mod help;
 mod log;
 mod log_audit;

@@ -133,11 +133,13 @@ pub(super) fn path_type(record: &ObjectType, path: &str) -> Option<FlowType> {
     if rest.is_empty() {
         return Some(kind);
     }
-    match kind {
-        FlowType::Object(object) => path_type(&object, rest),
-        FlowType::Map(of) => Some((*of).clone()),
-        _ => Some(FlowType::Dynamic),
+    if let FlowType::Object(object) = &kind {
+        return path_type(object, rest);
     }
+    let FlowType::Map(of) = kind else {
+        return Some(FlowType::Dynamic);
+    };
+    Some((*of).clone())
 }
 
 /// The last name of a path, which is what a key field is called in a result.

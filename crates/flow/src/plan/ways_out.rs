@@ -1,7 +1,5 @@
 //! How each way out of a process counts in the books.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 
 use super::{LeavePlan, OperatorPlan, OtherwisePlan, ProcessPlan, SelectorPlan, SlowPlan};
@@ -68,25 +66,25 @@ pub(crate) fn ways_out(name: &str, process: &ProcessPlan) -> Vec<WayOut> {
     let delivered =
         |by: &str, stream: Option<&str>| WayOut::new(LedgerPlace::Delivered, by, stream);
     let parked = |by: &str| WayOut::new(LedgerPlace::Parked, by, None);
-    let mut ways: BTreeSet<WayOut> = BTreeSet::new();
-    ways.insert(WayOut::new(
+    let mut ways: Vec<WayOut> = Vec::new();
+    ways.push(WayOut::new(
         LedgerPlace::DeadLettered,
         "schema.invalid",
         Some(&default_dlq),
     ));
     if process.sources.iter().any(|source| source.filter.is_some()) {
-        ways.insert(delivered("filter", None));
+        ways.push(delivered("filter", None));
     }
     for handler in &process.handlers {
         let word = super::FailureKind::ALL
             .iter()
             .find(|(kind, _)| *kind == handler.failure);
         let by = format!("{} failure", word.map_or("", |word| word.1));
-        ways.insert(WayOut::leave(&by, &handler.leave));
+        ways.push(WayOut::leave(&by, &handler.leave));
     }
     for step in &process.steps {
         match &step.operator {
-            OperatorPlan::Filter { .. } => drop(ways.insert(delivered("filter", None))),
+            OperatorPlan::Filter { .. } => ways.push(delivered("filter", None)),
             OperatorPlan::Validate { .. }
             | OperatorPlan::Enrich { .. }
             | OperatorPlan::Assign { .. } => {}
@@ -98,38 +96,36 @@ pub(crate) fn ways_out(name: &str, process: &ProcessPlan) -> Vec<WayOut> {
             } => {
                 for also in on_success {
                     if let super::OnSuccessPlan::Emit(stream) = also {
-                        ways.insert(delivered("on_success", Some(stream)));
+                        ways.push(delivered("on_success", Some(stream)));
                     }
                 }
                 if let Some(leave) = on_failure
                     .as_ref()
                     .and_then(|failure| failure.leave.as_ref())
                 {
-                    ways.insert(WayOut::leave("on_failure", leave));
+                    ways.push(WayOut::leave("on_failure", leave));
                 }
             }
-            OperatorPlan::Deduplicate { on_duplicate, .. } => {
-                drop(ways.insert(match on_duplicate {
-                    Some(leave) => WayOut::leave("duplicate", leave),
-                    None => delivered("duplicate", None),
-                }))
-            }
+            OperatorPlan::Deduplicate { on_duplicate, .. } => ways.push(match on_duplicate {
+                Some(leave) => WayOut::leave("duplicate", leave),
+                None => delivered("duplicate", None),
+            }),
             OperatorPlan::Window { late, .. } => {
-                ways.insert(delivered("window", None));
+                ways.push(delivered("window", None));
                 if process.time.is_some() {
-                    ways.insert(match late {
+                    ways.push(match late {
                         Some(stream) => delivered("late", Some(stream)),
                         None => WayOut::new(LedgerPlace::DeadLettered, "late", Some(&default_dlq)),
                     });
                 }
             }
-            OperatorPlan::Join { .. } => drop(ways.insert(delivered("join", None))),
+            OperatorPlan::Join { .. } => ways.push(delivered("join", None)),
             OperatorPlan::Await { on_timeout, .. } => {
-                ways.insert(parked("await"));
-                ways.insert(WayOut::leave("timeout", on_timeout));
+                ways.push(parked("await"));
+                ways.push(WayOut::leave("timeout", on_timeout));
             }
             OperatorPlan::Hold { on_timeout, .. } => {
-                ways.insert(parked("hold"));
+                ways.push(parked("hold"));
                 ways.extend(
                     on_timeout
                         .as_ref()
@@ -143,23 +139,23 @@ pub(crate) fn ways_out(name: &str, process: &ProcessPlan) -> Vec<WayOut> {
             } => {
                 ways.extend(arms.iter().map(|arm| delivered("route", Some(&arm.stream))));
                 if matches!(selector, SelectorPlan::Target(_)) {
-                    ways.insert(delivered("route", None));
+                    ways.push(delivered("route", None));
                 }
                 match otherwise {
-                    OtherwisePlan::To(stream) => {
-                        drop(ways.insert(delivered("route", Some(stream))))
-                    }
-                    OtherwisePlan::Skip => drop(ways.insert(WayOut::lost("otherwise", "skipped"))),
+                    OtherwisePlan::To(stream) => ways.push(delivered("route", Some(stream))),
+                    OtherwisePlan::Skip => ways.push(WayOut::lost("otherwise", "skipped")),
                     OtherwisePlan::Fail | OtherwisePlan::Continue => {}
                 }
             }
-            OperatorPlan::Emit { stream } => drop(ways.insert(delivered("emit", Some(stream)))),
+            OperatorPlan::Emit { stream } => ways.push(delivered("emit", Some(stream))),
         }
     }
     match &process.slow {
         SlowPlan::Block | SlowPlan::BlockAlert { .. } => {}
-        SlowPlan::Drop { .. } => drop(ways.insert(WayOut::lost("when slow", "slow_drop"))),
-        SlowPlan::Sample { .. } => drop(ways.insert(WayOut::lost("when slow", "slow_sample"))),
+        SlowPlan::Drop { .. } => ways.push(WayOut::lost("when slow", "slow_drop")),
+        SlowPlan::Sample { .. } => ways.push(WayOut::lost("when slow", "slow_sample")),
     }
-    ways.into_iter().collect()
+    ways.sort();
+    ways.dedup();
+    ways
 }

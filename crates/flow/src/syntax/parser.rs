@@ -166,10 +166,8 @@ impl FlowParser<'_> {
     fn fits(&self, class: TokenClass, at: usize) -> bool {
         let (kind, word) = (self.token(at).kind, self.word(at));
         let digits = || word.bytes().all(|byte| byte.is_ascii_digit());
-        let is_name = match kind {
-            FlowTokenKind::Word => !RESERVED.contains(&word),
-            kind => kind == FlowTokenKind::QuotedName,
-        };
+        let is_word = kind == FlowTokenKind::Word && !RESERVED.contains(&word);
+        let is_name = is_word || kind == FlowTokenKind::QuotedName;
         match class {
             TokenClass::Name => is_name || self.misnamed == Some(at),
             TokenClass::Field => {
@@ -437,7 +435,8 @@ impl FlowParser<'_> {
                 return Err(self.fail(whole, None));
             }
             is_first = false;
-            if !begins && !(marks.is_closed && self.is_garbage(indent, opener)) {
+            let is_wrong = !begins && marks.is_closed && self.is_garbage(indent, opener);
+            if !begins && !is_wrong {
                 return Ok(());
             }
             let (before, lines) = (out.len(), self.lines.len());

@@ -1,4 +1,9 @@
 //! Promises of the flow language.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "golden files are read and written here, and times are printed"
+)]
 
 mod codes;
 mod grammar;

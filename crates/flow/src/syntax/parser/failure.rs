@@ -212,9 +212,10 @@ fn first(item: &'static GrammarItem, out: &mut Vec<Expected>) -> bool {
         GrammarItem::Class(class) => add(Expected::Class(*class)),
         GrammarItem::Rule(_, index) => first(&rules()[*index].item, out),
         GrammarItem::Sequence(items) => items.iter().all(|item| first(item, out)),
-        GrammarItem::Choice(items) => items
-            .iter()
-            .fold(false, |is_empty, item| first(item, out) || is_empty),
+        GrammarItem::Choice(items) => {
+            let empty: Vec<bool> = items.iter().map(|item| first(item, out)).collect();
+            empty.contains(&true)
+        }
         GrammarItem::Optional { item, is_published } => {
             if *is_published {
                 first(item, out);
