@@ -139,21 +139,23 @@ impl StepBudget {
     ///
     /// # Errors
     /// Not so many are left: `expr.budget`.
+    #[inline]
     pub fn spend(&mut self, steps: usize) -> Result<(), Box<EvaluationFailure>> {
-        let left = u32::try_from(steps)
-            .ok()
-            .and_then(|steps| self.left.checked_sub(steps));
-        match left {
+        match (self.left as usize).checked_sub(steps) {
             Some(left) => {
-                self.left = left;
+                // It was a number of this size before.
+                self.left = u32::try_from(left).unwrap_or(0);
                 Ok(())
             }
-            None => {
-                self.is_exhausted = true;
-                let message = format!("the expression takes more than {} steps", self.of);
-                Err(EvaluationFailure::new("expr.budget", message))
-            }
+            None => Err(self.exhausted()),
         }
+    }
+
+    #[cold]
+    fn exhausted(&mut self) -> Box<EvaluationFailure> {
+        self.is_exhausted = true;
+        let message = format!("the expression takes more than {} steps", self.of);
+        EvaluationFailure::new("expr.budget", message)
     }
 }
 

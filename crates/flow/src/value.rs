@@ -21,6 +21,7 @@ pub use json::JsonError;
 pub(crate) use json::member;
 use number::compare_numbers;
 pub(crate) use number::exact;
+pub(crate) use record::FieldPosition;
 pub use record::JsonRecord;
 pub(crate) use text::{decimal, duration, in_range, timestamp};
 

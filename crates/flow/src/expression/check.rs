@@ -18,7 +18,7 @@ use super::node::{FieldPath, Node};
 use super::parser::{BinaryOperator, Syntax, SyntaxKind};
 use super::scope::{METADATA, MetadataName};
 use super::{EvaluationFailure, Expression, ExpressionBindings, ExpressionScope, StepBudget};
-use crate::value::{FlowType, FlowValue, JsonRecord, ObjectType};
+use crate::value::{FieldPosition, FlowType, FlowValue, JsonRecord, ObjectType};
 use crate::{Diagnostic, Span};
 
 /// Bytes that a compiled pattern may take.
@@ -247,6 +247,7 @@ impl Checker<'_> {
         };
         let path = FieldPath {
             name: name.to_owned(),
+            position: FieldPosition::default(),
             is_declared: scope.record.fields.contains_key(name),
             below: Vec::new(),
             kind: kind.clone(),

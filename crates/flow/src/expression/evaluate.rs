@@ -89,10 +89,22 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         match node {
             Node::Constant(value) => Ok(borrowed(value)),
             Node::Field(path) => self.field(path),
+            Node::And(terms) => self.logic(terms, false),
+            Node::Or(terms) => self.logic(terms, true),
+            Node::Binary(operator, pair) => self.binary(*operator, &pair.0, &pair.1),
+            Node::Call(function, arguments) => self.call(*function, arguments),
+            Node::Local(slot) => Ok(self.locals[*slot].clone()),
+            _ => self.rare_value(node),
+        }
+    }
+
+    /// The nodes that are not in the way of most records; apart, because they need a large frame.
+    #[inline(never)]
+    fn rare_value(&mut self, node: &'a Node) -> EvaluationResult<FlowValue<'a>> {
+        match node {
             Node::Record(fields) => self.record(fields),
             Node::Metadata(name) => self.metadata(*name),
             Node::State(name) => self.bindings.host.state(name),
-            Node::Local(slot) => Ok(self.locals[*slot].clone()),
             Node::Select(operand, name) => {
                 let value = self.value(operand)?;
                 match &value {
@@ -107,15 +119,11 @@ impl<'a, 'b> Evaluator<'a, 'b> {
             Node::Index(pair) => self.index(&pair.0, &pair.1),
             Node::Not(inner) => Ok(FlowValue::Boolean(!self.boolean(inner)?)),
             Node::Negate(inner) => negate(&self.value(inner)?),
-            Node::And(terms) => self.logic(terms, false),
-            Node::Or(terms) => self.logic(terms, true),
             Node::Conditional(parts) => {
                 let [condition, then, otherwise] = &**parts;
                 let is_true = self.boolean(condition)?;
                 self.value(if is_true { then } else { otherwise })
             }
-            Node::Binary(operator, pair) => self.binary(*operator, &pair.0, &pair.1),
-            Node::Call(function, arguments) => self.call(*function, arguments),
             Node::Matches(operand, regex) => {
                 let text = self.text(operand)?;
                 self.pay(text.len())?;
@@ -128,6 +136,13 @@ impl<'a, 'b> Evaluator<'a, 'b> {
             Node::List(nodes) => Ok(FlowValue::list(self.values(nodes)?)),
             Node::Map(nodes) => self.map(nodes),
             Node::Loop(parts) => self.repeat(parts),
+            Node::Constant(_)
+            | Node::Field(_)
+            | Node::And(_)
+            | Node::Or(_)
+            | Node::Binary(..)
+            | Node::Call(..)
+            | Node::Local(_) => self.value(node),
         }
     }
 
@@ -156,7 +171,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
     }
 
     fn field(&mut self, path: &'a FieldPath) -> EvaluationResult<FlowValue<'a>> {
-        let Some(mut raw) = self.bindings.record.raw(&path.name) else {
+        let Some(mut raw) = self.bindings.record.raw_at(&path.name, &path.position) else {
             return match path.is_declared && path.below.is_empty() {
                 true => Ok(FlowValue::Null),
                 false => Err(missing(&path.name)),
@@ -281,22 +296,25 @@ impl<'a, 'b> Evaluator<'a, 'b> {
     ) -> EvaluationResult<FlowValue<'a>> {
         use BinaryOperator as Op;
         let a = self.value(left)?;
-        if let (Op::In, Node::Constant(FlowValue::List(values))) = (operator, right) {
-            // The list is looked at where it stands, without another reference to it.
-            return self.is_in(&a, values);
-        }
-        let b = self.value(right)?;
+        let computed;
+        // A constant is looked at where it stands, without another reference to it.
+        let b = if let Node::Constant(constant) = right {
+            constant
+        } else {
+            computed = self.value(right)?;
+            &computed
+        };
         let is = |a: &FlowValue<'_>, b: &FlowValue<'_>, wanted: fn(Ordering) -> bool| {
             Ok(FlowValue::Boolean(a.order(b)?.is_some_and(wanted)))
         };
         match operator {
-            Op::Equal => Ok(FlowValue::Boolean(self.equal(&a, &b)?)),
-            Op::NotEqual => Ok(FlowValue::Boolean(!self.equal(&a, &b)?)),
-            Op::Less => is(&a, &b, Ordering::is_lt),
-            Op::LessOrEqual => is(&a, &b, Ordering::is_le),
-            Op::Greater => is(&a, &b, Ordering::is_gt),
-            Op::GreaterOrEqual => is(&a, &b, Ordering::is_ge),
-            Op::In => match &b {
+            Op::Equal => Ok(FlowValue::Boolean(self.equal(&a, b)?)),
+            Op::NotEqual => Ok(FlowValue::Boolean(!self.equal(&a, b)?)),
+            Op::Less => is(&a, b, Ordering::is_lt),
+            Op::LessOrEqual => is(&a, b, Ordering::is_le),
+            Op::Greater => is(&a, b, Ordering::is_gt),
+            Op::GreaterOrEqual => is(&a, b, Ordering::is_ge),
+            Op::In => match b {
                 FlowValue::List(values) => self.is_in(&a, values),
                 FlowValue::Map(entries) => match MapKey::of(&a) {
                     Some(key) => Ok(FlowValue::Boolean(entries.contains_key(&key))),
@@ -313,6 +331,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
                 ))),
             },
             Op::Add | Op::Subtract | Op::Multiply | Op::Divide | Op::Remainder => {
+                let b = b.clone();
                 arithmetic(self, operator, a, b)
             }
         }
@@ -329,6 +348,10 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         list: &[FlowValue<'_>],
     ) -> EvaluationResult<FlowValue<'a>> {
         self.pay(list.len())?;
+        if let FlowValue::String(text) = value {
+            let is_there = |element: &FlowValue<'_>| matches!(element, FlowValue::String(other) if other == text);
+            return Ok(FlowValue::Boolean(list.iter().any(is_there)));
+        }
         for element in list {
             if self.equal(value, element)? {
                 return Ok(FlowValue::Boolean(true));
@@ -418,6 +441,10 @@ impl<'a, 'b> Evaluator<'a, 'b> {
 
     fn call(&mut self, function: Function, nodes: &'a [Node]) -> EvaluationResult<FlowValue<'a>> {
         match (function, nodes) {
+            (Function::StartsWith, [text, Node::Constant(FlowValue::String(part))]) => {
+                let text = self.text(text)?;
+                Ok(FlowValue::Boolean(text.starts_with(&**part)))
+            }
             (Function::StartsWith, [text, part]) => {
                 let (text, part) = (self.text(text)?, self.text(part)?);
                 Ok(FlowValue::Boolean(text.starts_with(&*part)))

@@ -7,7 +7,7 @@ use regex::Regex;
 use super::functions::Function;
 use super::parser::BinaryOperator;
 use super::scope::MetadataName;
-use crate::value::{FlowType, FlowValue, ObjectType};
+use crate::value::{FieldPosition, FlowType, FlowValue, ObjectType};
 
 #[derive(Debug, Clone)]
 pub(super) enum Node {
@@ -41,6 +41,8 @@ pub(super) enum Node {
 #[derive(Debug, Clone)]
 pub(super) struct FieldPath {
     pub(super) name: String,
+    /// Where the field stood in the last record: those of one producer have one order.
+    pub(super) position: FieldPosition,
     /// A declared field that is absent is null; another one that is absent is a failure.
     pub(super) is_declared: bool,
     /// The names below it, each with whether it is declared.

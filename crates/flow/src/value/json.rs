@@ -40,11 +40,14 @@ impl Quoted {
     }
 
     /// Whether the literal stands for `name`.
+    #[inline]
     pub(crate) fn is(self, text: &str, name: &str) -> bool {
         if self.has_escapes {
             return self.decode(text) == name;
         }
-        text.as_bytes()[self.start as usize..self.end as usize] == *name.as_bytes()
+        let (start, end) = (self.start as usize, self.end as usize);
+        // Most names differ in their lengths, and then no byte is looked at.
+        end - start == name.len() && text.as_bytes()[start..end] == *name.as_bytes()
     }
 }
 

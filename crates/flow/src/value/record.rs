@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::json::{JsonError, Member, Quoted, Scanner, write_string};
 use super::{FlowType, FlowValue, ValueError};
@@ -44,6 +45,16 @@ enum FieldText {
     /// The place of the value in the source.
     Source(u32, u32),
     Set(Arc<str>),
+}
+
+/// Where a field probably stands. A wrong guess costs a search and changes nothing.
+#[derive(Debug, Default)]
+pub(crate) struct FieldPosition(AtomicUsize);
+
+impl Clone for FieldPosition {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 impl Default for JsonRecord {
@@ -96,11 +107,32 @@ impl JsonRecord {
         })
     }
 
-    fn position(&self, name: &str) -> Option<usize> {
-        self.fields.iter().position(|field| match &field.name {
+    #[inline]
+    fn is_named(&self, field: &Field, name: &str) -> bool {
+        match &field.name {
             FieldName::Source(quoted) => quoted.is(&self.source, name),
             FieldName::Added(added) => **added == *name,
-        })
+        }
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.fields
+            .iter()
+            .position(|field| self.is_named(field, name))
+    }
+
+    /// As [`JsonRecord::raw`], beginning the search where the field stood last time.
+    #[inline]
+    pub(crate) fn raw_at(&self, name: &str, position: &FieldPosition) -> Option<&str> {
+        let last = position.0.load(Ordering::Relaxed);
+        if let Some(field) = self.fields.get(last)
+            && self.is_named(field, name)
+        {
+            return Some(self.text_of(field));
+        }
+        let found = self.position(name)?;
+        position.0.store(found, Ordering::Relaxed);
+        Some(self.text_of(&self.fields[found]))
     }
 
     fn text_of<'a>(&'a self, field: &'a Field) -> &'a str {

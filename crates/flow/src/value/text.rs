@@ -30,18 +30,17 @@ fn string_of(raw: &str) -> Cow<'_, str> {
 }
 
 impl<'a> FlowValue<'a> {
-    /// The value of a scanned JSON text as this type.
+    /// The value of a scanned JSON text without blanks around it, as this type.
     ///
     /// Decimals are read from the digits of a number or string. Timestamps are RFC 3339 or milliseconds since 1970.
     ///
     /// # Errors
     /// The text is not of this type.
     pub fn from_json(raw: &'a str, kind: &FlowType) -> Result<Self, ValueError> {
-        let raw = raw.trim_matches([' ', '\n', '\r', '\t']);
-        if raw == "null" {
+        let first = raw.as_bytes().first().copied().unwrap_or(0);
+        if first == b'n' {
             return Ok(Self::Null);
         }
-        let first = raw.as_bytes().first().copied().unwrap_or(0);
         let is_string = first == b'"';
         let is_number = first == b'-' || first.is_ascii_digit();
         let value = match kind {
@@ -89,9 +88,11 @@ impl<'a> FlowValue<'a> {
     /// The text is not JSON, a name is repeated, or it is not of this type.
     pub fn parse_json(text: &'a str, kind: &FlowType) -> Result<Self, ValueError> {
         let mut scanner = Scanner::new(text);
-        let scanned = scanner.value(0).and_then(|_| scanner.finish());
-        scanned.map_err(|error| ValueError(error.to_string()))?;
-        Self::from_json(text, kind)
+        let scanned = scanner
+            .value(0)
+            .and_then(|place| scanner.finish().map(|()| place));
+        let (start, end) = scanned.map_err(|error| ValueError(error.to_string()))?;
+        Self::from_json(&text[start as usize..end as usize], kind)
     }
 
     /// The JSON text of the value.
