@@ -19,6 +19,7 @@ mod demo;
 mod demo_outage;
 mod event_log;
 mod flow;
+mod flow_test;
 mod help;
 mod log;
 mod log_audit;
