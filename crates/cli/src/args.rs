@@ -76,7 +76,7 @@ pub(crate) enum CommandArgs {
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
         rate: u64,
     },
-    /// Check, format or explain flow files
+    /// Check, format, explain or test flow files
     #[command(subcommand)]
     Flow(FlowArgs),
     /// Explain a code of the flow language: its cause, an example, the repair

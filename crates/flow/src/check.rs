@@ -75,6 +75,7 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
         },
         used: BTreeSet::new(),
         diagnostics,
+        errors: 0,
         places: Vec::new(),
     };
     checker.declarations();
@@ -129,6 +130,8 @@ struct FlowChecker<'t> {
     /// Transforms and tables that a process uses, so that the others are checked by themselves.
     used: BTreeSet<String>,
     diagnostics: Vec<Diagnostic>,
+    /// Errors among them, of the checker itself.
+    errors: usize,
     places: Vec<NamedPlace>,
 }
 
@@ -139,9 +142,16 @@ impl FlowChecker<'_> {
         span: Span,
         message: impl Into<String>,
     ) -> &mut Diagnostic {
-        self.diagnostics.push(Diagnostic::new(code, span, message));
+        let diagnostic = Diagnostic::new(code, span, message);
+        self.errors += usize::from(diagnostic.is_error());
+        self.diagnostics.push(diagnostic);
         let last = self.diagnostics.len() - 1;
         &mut self.diagnostics[last]
+    }
+
+    /// Whether more errors were found than are shown.
+    const fn is_full(&self) -> bool {
+        self.errors > MAX_DIAGNOSTICS * self.trees.len()
     }
 
     /// The same, with the nearest of these names as advice.
@@ -152,6 +162,11 @@ impl FlowChecker<'_> {
         (what, name): (&str, &str),
         names: impl Iterator<Item = &'n str>,
     ) {
+        // Past the limit nothing is shown, and a suggestion would be the work of many names.
+        if self.is_full() {
+            self.found(code, span, "");
+            return;
+        }
         // A name that stands in a part that could not be read may be declared there.
         if self.trees.iter().any(|tree| tree.is_skipped(name)) {
             return;

@@ -1,6 +1,6 @@
 //! Bindings: whether the configuration has everything that the flows name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_config::{Config, Problem};
 
@@ -131,13 +131,11 @@ pub fn problem_code(problem: &Problem) -> &'static str {
 #[must_use]
 pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    let mut told: Vec<(&str, &str)> = Vec::new();
+    let mut told: BTreeSet<(&str, &str)> = BTreeSet::new();
     for place in &flows.places {
-        if told.contains(&(place.section, &place.name)) {
-            continue;
+        if told.insert((place.section, &place.name)) {
+            found.extend(bound(place, bindings));
         }
-        told.push((place.section, &place.name));
-        found.extend(bound(place, bindings));
     }
     for (name, process) in flows.plan.iter().flat_map(|plan| &plan.processes) {
         let place = |stream: &str| {

@@ -3,8 +3,9 @@
 use regex::Regex;
 
 use super::FlowChecker;
+use crate::Span;
 use crate::plan::{ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, SchemaPlan};
-use crate::syntax::SyntaxNode;
+use crate::syntax::{MAX_FIELDS, SyntaxNode};
 
 /// A declared name.
 #[derive(Clone, Copy)]
@@ -106,9 +107,21 @@ impl<'t> FlowChecker<'t> {
     }
 
     fn fields(&mut self, node: SyntaxNode<'t>) -> Vec<FieldPlan> {
-        node.all("field")
-            .filter_map(|field| self.field(field))
-            .collect()
+        let mut fields = Vec::new();
+        for field in node.all("field") {
+            if fields.len() == MAX_FIELDS {
+                self.too_many_fields(field.span());
+                break;
+            }
+            fields.extend(self.field(field));
+        }
+        fields
+    }
+
+    /// Each step looks at all fields of its record, so their number has a limit.
+    pub(super) fn too_many_fields(&mut self, span: Span) {
+        let message = format!("the record has more than {MAX_FIELDS} fields, the limit `fields`");
+        self.found("TG0016", span, message);
     }
 
     fn field(&mut self, node: SyntaxNode<'t>) -> Option<FieldPlan> {

@@ -16,6 +16,9 @@ impl FlowChecker<'_> {
         node: SyntaxNode<'_>,
         scope: &ExpressionScope,
     ) -> (PlanExpression, FlowType) {
+        if self.is_full() {
+            return (PlanExpression::default(), FlowType::Dynamic);
+        }
         let (text, span) = (node.source_text(), node.span());
         let compiled = parse(&text, span).and_then(|expression| check(&expression, scope));
         let text = node.canonical_text();
@@ -31,6 +34,7 @@ impl FlowChecker<'_> {
                 )
             }
             Err(found) => {
+                self.errors += found.len();
                 self.diagnostics.extend(found);
                 (
                     PlanExpression {

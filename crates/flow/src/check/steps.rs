@@ -29,8 +29,11 @@ impl<'t> ProcessChecker<'_, 't> {
             return;
         };
         let is_aggregate = node.word() == "aggregate";
-        let window = self.aggregable;
-        self.aggregable = Aggregable::Nothing;
+        let before = self.aggregable;
+        // A hold may be filtered or enriched before it is aggregated; a window is made from its records at once.
+        if before != Aggregable::Hold {
+            self.aggregable = Aggregable::Nothing;
+        }
         let mut state = None;
         let mut repartition = Vec::new();
         let operator = match node.word() {
@@ -47,6 +50,10 @@ impl<'t> ProcessChecker<'_, 't> {
                 let mut scope = self.scope(&stream.record);
                 let assignments = self.flows.assignments(node, &mut scope);
                 stream.record = scope.record;
+                // The schema says nothing about a field that was set since.
+                let targets = node.all("assign").filter_map(|assign| assign.get("target"));
+                let set: Vec<String> = targets.map(SyntaxNode::name).collect();
+                stream.fields.retain(|field| !set.contains(&field.name));
                 Some(OperatorPlan::Assign { assignments })
             }
             "deduplicate" => {
@@ -75,11 +82,11 @@ impl<'t> ProcessChecker<'_, 't> {
                 self.aggregable = Aggregable::Window(self.plan.steps.len());
                 Some(operator)
             }
-            "aggregate" => self.aggregate(node, window, &mut stream),
+            "aggregate" => self.aggregate(node, before, &mut stream),
             _ => self.route(node, &stream),
         };
         if !is_aggregate {
-            self.check_window_has_result(node, window);
+            self.check_window_has_result(node, before);
         }
         self.streams.insert(name.clone(), stream);
         if let Some(operator) = operator {
@@ -199,6 +206,7 @@ impl<'t> ProcessChecker<'_, 't> {
         for field in &select {
             let kind = answer.field(field).unwrap_or(FlowType::Dynamic);
             stream.record.fields.insert(field.clone(), kind);
+            stream.fields.retain(|declared| declared.name != *field);
         }
         if select.is_empty() {
             stream
@@ -248,6 +256,7 @@ impl<'t> ProcessChecker<'_, 't> {
             });
         }
         stream.record = scope.record;
+        stream.fields.clear();
         let used = used?;
         self.has_registered |= used.is_registered;
         Some(OperatorPlan::Transform {
@@ -430,6 +439,7 @@ impl<'t> ProcessChecker<'_, 't> {
         stream: &mut FlowStream,
     ) -> Option<OperatorPlan> {
         let name = node.get("using")?;
+        self.aggregable = Aggregable::Nothing;
         if after == Aggregable::Nothing {
             self.found(
                 "TG0405",
@@ -482,8 +492,11 @@ impl<'t> ProcessChecker<'_, 't> {
             .iter_mut()
             .find(|sink| sink.stream == stream)
         {
-            sink.fanout = node.get("fanout").map(|fanout| fanout.word().to_owned());
-            sink.key = key;
+            let fanout = node.get("fanout").map(|fanout| fanout.word().to_owned());
+            sink.fanout = fanout.or(sink.fanout.take());
+            if !key.is_empty() {
+                sink.key = key;
+            }
         }
         if let (false, Some((name, _))) = (is_options, flowing) {
             let (inputs, output) = (vec![name.clone()], name);

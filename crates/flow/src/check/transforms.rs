@@ -10,7 +10,7 @@ use crate::plan::{
     AssignPlan, BodyPlan, CheckPlan, LiteralPlan, PlanExpression, RowPlan, SchemaPlan, TablePlan,
     TargetPlan, TransformPlan, TrimPlan, object_type,
 };
-use crate::syntax::SyntaxNode;
+use crate::syntax::{MAX_FIELDS, SyntaxNode};
 use crate::value::{FlowType, ObjectType};
 
 /// A transform, and the record that it makes.
@@ -337,6 +337,11 @@ impl<'t> FlowChecker<'t> {
             }
             return TargetPlan::State { name: text, key };
         }
+        if key.is_some() {
+            let message = "there is no `state` block, so `state` has no entries to set";
+            self.found("TG0105", node.span(), message);
+            return TargetPlan::Field(String::new());
+        }
         let path = node
             .get("path")
             .map_or_else(|| node.name(), SyntaxNode::name);
@@ -346,6 +351,11 @@ impl<'t> FlowChecker<'t> {
                 node.span(),
                 format!("`{path}` begins with `_`: such names are metadata of the record"),
             );
+        }
+        let first = path.split('.').next().unwrap_or(&path);
+        if scope.record.fields.len() >= MAX_FIELDS && !scope.record.fields.contains_key(first) {
+            self.too_many_fields(node.span());
+            return TargetPlan::Field(path);
         }
         match path.split_once('.') {
             None => drop(scope.record.fields.insert(path.clone(), kind.clone())),

@@ -7,6 +7,7 @@ mod expression_end;
 mod failure;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use super::grammar::{RESERVED, rules};
 use super::lexer::{FlowToken, FlowTokenKind, lex};
@@ -23,6 +24,8 @@ pub const MAX_NESTING: usize = 64;
 pub const MAX_EXPRESSION: usize = 16 << 10;
 /// Bytes of one name.
 pub const MAX_NAME: usize = 128;
+/// Fields of one record.
+pub const MAX_FIELDS: usize = 1_000;
 /// Diagnostics that are listed for one file.
 pub const MAX_DIAGNOSTICS: usize = 100;
 /// Looks at a token or a rule that a byte of text may cost, and that an empty file may.
@@ -426,7 +429,7 @@ impl FlowParser<'_> {
         out: &mut Vec<TreeNode>,
     ) -> Result<(), ParseStop> {
         let opener = self.at.saturating_sub(2);
-        let mut seen: Vec<(String, Span)> = Vec::new();
+        let mut seen: BTreeMap<String, Span> = BTreeMap::new();
         let mut is_first = marks.at_least_one;
         loop {
             let start = self.at;
@@ -469,18 +472,18 @@ impl FlowParser<'_> {
         !self.is_end(self.at) && (is_file || (self.word(self.at) != "end" && !is_next))
     }
 
-    fn check_once(&mut self, start: usize, seen: &mut Vec<(String, Span)>) {
+    fn check_once(&mut self, start: usize, seen: &mut BTreeMap<String, Span>) {
         // A field may have the name of a clause.
         let is_field = self.word(start + 1) == ":";
         let key = format!("{}{}", self.word(start), if is_field { ":" } else { "" });
         let span = self.span(start);
-        match seen.iter().find(|(other, _)| *other == key) {
-            Some((_, first)) => {
+        match seen.get(&key) {
+            Some(first) => {
                 let message = format!("`{}` is given twice", self.word(start));
                 let diagnostic = Diagnostic::new("TG0013", span, message).also(*first);
                 self.diagnostics.push(diagnostic);
             }
-            None => seen.push((key, span)),
+            None => drop(seen.insert(key, span)),
         }
     }
 }

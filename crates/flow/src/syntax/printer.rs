@@ -2,6 +2,8 @@
 //!
 //! **Invariant:** printing changes nothing but white space, and printing what was printed changes nothing.
 
+use std::collections::BTreeMap;
+
 use super::lexer::{FlowComment, FlowTokenKind};
 use super::spacing::blanks;
 use super::tree::{SyntaxNode, SyntaxTree};
@@ -35,7 +37,6 @@ pub fn print(tree: &SyntaxTree) -> String {
         tree,
         depths,
         inside,
-        rows,
         out: String::new(),
         depth: 0,
     };
@@ -43,8 +44,7 @@ pub fn print(tree: &SyntaxTree) -> String {
     let mut at = 0;
     while at < end {
         printer.begin(at);
-        if let Some(row) = printer.rows.iter().position(|row| row.from == at) {
-            let row = &printer.rows[row];
+        if let Some(row) = rows.get(&at) {
             printer.out.push_str(&row.text);
             at = row.to;
         } else {
@@ -61,9 +61,8 @@ pub fn print(tree: &SyntaxTree) -> String {
     out
 }
 
-/// A row of a decision table as it is printed, between two tokens.
+/// A row of a decision table as it is printed, up to a token.
 struct PrintedRow {
-    from: usize,
     to: usize,
     text: String,
 }
@@ -74,7 +73,6 @@ struct FlowPrinter<'t> {
     depths: Vec<Option<u16>>,
     /// For the tokens inside of expressions, whether a blank stands before them.
     inside: Vec<Option<bool>>,
-    rows: Vec<PrintedRow>,
     out: String,
     /// The depth of the current line.
     depth: u16,
@@ -180,8 +178,8 @@ fn is_apart(tree: &SyntaxTree, inside: &[Option<bool>], at: usize) -> bool {
 }
 
 /// The rows of all decision tables without comments inside, with their columns aligned.
-fn table_rows(tree: &SyntaxTree, inside: &[Option<bool>]) -> Vec<PrintedRow> {
-    let mut printed = Vec::new();
+fn table_rows(tree: &SyntaxTree, inside: &[Option<bool>]) -> BTreeMap<usize, PrintedRow> {
+    let mut printed = BTreeMap::new();
     for table in tree.root().all("decision") {
         let rows: Vec<SyntaxNode<'_>> = table
             .children()
@@ -193,18 +191,17 @@ fn table_rows(tree: &SyntaxTree, inside: &[Option<bool>]) -> Vec<PrintedRow> {
                 .collect()
         };
         let texts: Vec<Vec<(bool, String)>> = rows.iter().map(cells).collect();
-        let width = |column: usize| {
-            texts
-                .iter()
-                .filter_map(|row| Some(row.get(column)?.1.chars().count()))
-                .max()
-        };
+        let columns = texts.iter().map(Vec::len).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns)
+            .map(|column| {
+                let cells = texts.iter().filter_map(|row| row.get(column));
+                let widths = cells.map(|(_, cell)| cell.chars().count());
+                widths.max().unwrap_or(0)
+            })
+            .collect();
         for (row, cells) in rows.iter().zip(&texts) {
             let (from, to) = row.range();
-            let has_comment = tree
-                .comments
-                .iter()
-                .any(|comment| comment.before > from && comment.before < to);
+            let has_comment = tree.comments_inside(from, to).next().is_some();
             if has_comment || tree.is_broken(*row) {
                 continue;
             }
@@ -216,16 +213,13 @@ fn table_rows(tree: &SyntaxTree, inside: &[Option<bool>]) -> Vec<PrintedRow> {
                     (_, true) => " => ",
                     (_, false) => " | ",
                 });
-                let pad = width(column).unwrap_or(0) - cell.chars().count();
+                let pad = widths[column] - cell.chars().count();
                 text.push_str(cell);
                 text.push_str(&" ".repeat(pad));
             }
             text.push_str(" |");
-            printed.push(PrintedRow {
-                from: from as usize,
-                to: to as usize,
-                text,
-            });
+            let to = to as usize;
+            printed.insert(from as usize, PrintedRow { to, text });
         }
     }
     printed

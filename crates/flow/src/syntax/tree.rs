@@ -83,6 +83,15 @@ impl SyntaxTree {
             .any(|(start, end)| *start < to && *end > from)
     }
 
+    /// The comments between the tokens of a stretch.
+    pub(super) fn comments_inside(&self, from: u32, to: u32) -> impl Iterator<Item = &FlowComment> {
+        let first = self
+            .comments
+            .partition_point(|comment| comment.before <= from);
+        let rest = self.comments[first..].iter();
+        rest.take_while(move |comment| comment.before < to)
+    }
+
     pub(super) fn token_text(&self, index: u32) -> &str {
         let token = self.tokens.get(index as usize);
         token.map_or("", |token| {
@@ -241,11 +250,9 @@ impl<'t> SyntaxNode<'t> {
         let (start, end) = (span.start as usize, span.end as usize);
         let mut text = self.tree.text[start..end].to_owned();
         let (from, to) = self.node.tokens;
-        for comment in &self.tree.comments {
-            if comment.before > from && comment.before < to {
-                let range = comment.start as usize - start..comment.end as usize - start;
-                text.replace_range(range.clone(), &" ".repeat(range.len()));
-            }
+        for comment in self.tree.comments_inside(from, to) {
+            let range = comment.start as usize - start..comment.end as usize - start;
+            text.replace_range(range.clone(), &" ".repeat(range.len()));
         }
         text
     }

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use tidegate_config::Severity;
 use tidegate_flow::diagnostic::CODES;
 use tidegate_flow::syntax::{
-    MAX_DIAGNOSTICS, MAX_EXPRESSION, MAX_FILE, MAX_NAME, MAX_NESTING, RESERVED, published, words,
+    MAX_DIAGNOSTICS, MAX_EXPRESSION, MAX_FIELDS, MAX_FILE, MAX_NAME, MAX_NESTING, RESERVED,
+    published, words,
 };
 
 use crate::assert_golden;
@@ -54,6 +55,7 @@ fn the_reference_page_is_written_from_the_tables() {
         ),
         ("expression", MAX_EXPRESSION, "bytes"),
         ("name", MAX_NAME, "bytes"),
+        ("fields", MAX_FIELDS, "of one record"),
         ("diagnostics", MAX_DIAGNOSTICS, "per file"),
     ] {
         writeln!(page, "| `{name}` | {limit} {unit} |").unwrap();

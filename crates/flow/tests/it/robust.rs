@@ -148,6 +148,14 @@ fn what_parses_after_a_mutation_prints_and_parses_the_same() {
 
 #[test]
 fn limits_are_named() {
+    let fields = |n: usize| {
+        let fields: String = (0..n).map(|n| format!("f{n}: string\n")).collect();
+        format!("schema s {fields} end")
+    };
+    let assignments = |n: usize| {
+        let steps: String = (0..n).map(|n| format!("transform f{n} = 1\n")).collect();
+        format!("process p receive a {steps} emit to b end")
+    };
     let deep = |n: usize| {
         format!(
             "schema s a: {}string{} end",
@@ -178,6 +186,8 @@ fn limits_are_named() {
         ),
         ("x".repeat(MAX_FILE + 1), "file"),
         ("schema s a: wrong end\n".repeat(500), "diagnostics"),
+        (fields(1_001), "fields"),
+        (assignments(1_001), "fields"),
     ] {
         let flows = check_flows(&[&text], &Registered::default());
         let last = flows
@@ -192,7 +202,7 @@ fn limits_are_named() {
         );
         assert!(flows.plan.is_none());
     }
-    for text in [deep(60), brackets(50)] {
+    for text in [deep(60), brackets(50), fields(1_000), assignments(1_000)] {
         assert!(
             check_flows(&[&text], &Registered::default()).plan.is_some(),
             "{text}"

@@ -400,3 +400,35 @@ fn ten_mistakes_are_ten_diagnostics_at_their_places() {
     ];
     assert_eq!(found, expect);
 }
+
+#[test]
+fn the_schema_says_nothing_about_a_field_that_was_set_since() {
+    let schema = "schema s tier: string values (\"gold\", \"standard\") end\n";
+    let route = "route by tier \"silver\" to silvers otherwise to others";
+    let text = |step: &str| format!("{schema}process p receive a schema s {step} {route} end");
+    assert_eq!(codes(&text("")), ["TG0308"]);
+    assert_eq!(
+        codes(&text("transform tier = \"silver\"")),
+        Vec::<&str>::new()
+    );
+}
+
+#[test]
+fn an_entry_of_state_needs_a_state_block() {
+    assert_eq!(
+        codes(&in_process("transform state.seen[\"x\"] = 1")),
+        ["TG0105"]
+    );
+    let plan = process(&in_process("transform state.seen = 1"));
+    assert!(
+        matches!(&plan.steps[0].operator, OperatorPlan::Assign { assignments } if format!("{:?}", assignments[0].target) == "Field(\"state.seen\")")
+    );
+}
+
+#[test]
+fn a_hold_may_be_filtered_before_it_is_aggregated() {
+    let text = "process p receive a store in h hold h keyed by k complete when count >= 3 timeout 1h emit to late \
+                filter count > 2 aggregate using assemble emit to b end";
+    assert_eq!(codes(text), Vec::<&str>::new());
+    assert_eq!(process(text).steps.len(), 4);
+}
