@@ -226,14 +226,6 @@ impl<'a> MapKey<'a> {
             FlowValue::Integer(number) => Some(Self::Number(i128::from(*number))),
             FlowValue::Unsigned(number) => Some(Self::Number(i128::from(*number))),
             FlowValue::String(text) => Some(Self::String(text.clone())),
-            // A whole double finds the key of the same number.
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "whole and far below the limits"
-            )]
-            FlowValue::Double(number) if number.fract() == 0.0 && number.abs() < 1e19 => {
-                Some(Self::Number(*number as i128))
-            }
             FlowValue::Null
             | FlowValue::Double(_)
             | FlowValue::Decimal(_)
@@ -244,6 +236,17 @@ impl<'a> MapKey<'a> {
             | FlowValue::Map(_)
             | FlowValue::Type(_) => None,
         }
+    }
+
+    /// The key that a value finds: a whole double finds the key of the same number, and is none itself.
+    pub(crate) fn searched(value: &FlowValue<'a>) -> Option<Self> {
+        if let FlowValue::Double(number) = value
+            && number.fract() == 0.0
+            && number.abs() < 1e19
+        {
+            return Some(Self::Number(*number as i128));
+        }
+        Self::of(value)
     }
 
     /// The key as a value.

@@ -248,7 +248,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         let index = self.value(index)?;
         match &value {
             FlowValue::List(values) => {
-                let Some(MapKey::Number(at)) = MapKey::of(&index) else {
+                let Some(MapKey::Number(at)) = MapKey::searched(&index) else {
                     let message = format!("{} is no index of a list", index.kind());
                     return Err(EvaluationFailure::kind(message));
                 };
@@ -260,7 +260,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
                 })
             }
             FlowValue::Map(entries) => {
-                let Some(key) = MapKey::of(&index) else {
+                let Some(key) = MapKey::searched(&index) else {
                     let message = format!("{} cannot be the key of a map", index.kind());
                     return Err(EvaluationFailure::kind(message));
                 };
@@ -316,7 +316,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
             Op::GreaterOrEqual => is(&a, b, Ordering::is_ge),
             Op::In => match b {
                 FlowValue::List(values) => self.is_in(&a, values),
-                FlowValue::Map(entries) => match MapKey::of(&a) {
+                FlowValue::Map(entries) => match MapKey::searched(&a) {
                     Some(key) => Ok(FlowValue::Boolean(entries.contains_key(&key))),
                     // A number with a fraction could be a key and is none.
                     None if a.kind().is_number() => Ok(FlowValue::Boolean(false)),

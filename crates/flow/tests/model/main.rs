@@ -1,4 +1,9 @@
 //! Promises of the model: the examples, the ledger table, the failure table, and time.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the examples are read from their directory"
+)]
 
 mod ledger;
 mod steps;
