@@ -313,7 +313,7 @@ impl<'p> FlowModel<'p> {
     fn fire(&mut self, timer: &ModelTimer) {
         if let Err(failed) = self.fired(timer) {
             let (failure, metadata, ids) = *failed;
-            // What the timer took out stays out: the record as it was is what the handler gets.
+            // The timer took its entry out for good: the handler gets the record as it was.
             self.results.clear();
             let value = failure.record.to_string().into_bytes();
             self.handle(&failure, &metadata, &value, &ids);

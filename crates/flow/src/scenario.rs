@@ -50,7 +50,7 @@ pub enum ScenarioError {
 pub struct ScenarioOutcome {
     /// Its name.
     pub name: String,
-    /// What is different from what was expected; none where the test passes.
+    /// The difference from what was expected; none where the test passes.
     pub failure: Option<String>,
 }
 

@@ -135,7 +135,7 @@ fn integers(operator: BinaryOperator, a: i64, b: i64) -> EvaluationResult<i64> {
         Op::Multiply => a.checked_mul(b),
         Op::Divide | Op::Remainder if b == 0 => return Err(division_by_zero()),
         Op::Divide => a.checked_div(b),
-        // What is not an operation of numbers was refused by the checker.
+        // The checker refused every other operator.
         _ => a.checked_rem(b),
     };
     result.ok_or_else(|| overflow(operator))

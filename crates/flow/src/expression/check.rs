@@ -6,15 +6,15 @@
 )]
 
 mod calls;
-mod types;
+mod operations;
 
 use std::sync::Arc;
 
 use tidegate_config::nearest;
 
-use self::types::{common, constant_list, constant_map, result_of};
+use self::operations::{common, constant_list, constant_map, result_of};
 use super::evaluate::Evaluator;
-use super::node::{FieldPath, Node};
+use super::node::{ExpressionNode, FieldPath};
 use super::parser::{BinaryOperator, Syntax, SyntaxKind};
 use super::scope::{METADATA, MetadataName};
 use super::{EvaluationFailure, Expression, ExpressionBindings, ExpressionScope, StepBudget};
@@ -44,7 +44,7 @@ pub(super) const TYPE_NAMES: [(&str, FlowType); 11] = [
 /// An expression whose names and types are right, ready to be evaluated.
 #[derive(Debug, Clone)]
 pub struct CheckedExpression {
-    root: Node,
+    root: ExpressionNode,
     kind: FlowType,
 }
 
@@ -74,7 +74,7 @@ impl CheckedExpression {
     #[must_use]
     pub fn raw_field<'a>(&self, record: &'a JsonRecord) -> Option<&'a str> {
         match &self.root {
-            Node::Field(path) if path.kind == FlowType::Dynamic => {
+            ExpressionNode::Field(path) if path.kind == FlowType::Dynamic => {
                 let mut raw = record.raw(&path.name)?;
                 for (name, _) in &path.below {
                     raw = crate::value::member(raw, name)?;
@@ -109,10 +109,10 @@ pub fn check(
     }
 }
 
-type Typed = (Node, FlowType);
+type Typed = (ExpressionNode, FlowType);
 
 /// Stands for a part that is wrong, so that one mistake is one finding.
-const WRONG: Typed = (Node::Constant(FlowValue::Null), FlowType::Dynamic);
+const WRONG: Typed = (ExpressionNode::Constant(FlowValue::Null), FlowType::Dynamic);
 
 struct Checker<'s> {
     scope: &'s ExpressionScope,
@@ -143,7 +143,7 @@ impl Checker<'_> {
 
     fn node(&mut self, syntax: &Syntax) -> Typed {
         match &syntax.kind {
-            SyntaxKind::Literal(value) => (Node::Constant(value.clone()), value.kind()),
+            SyntaxKind::Literal(value) => (ExpressionNode::Constant(value.clone()), value.kind()),
             SyntaxKind::Name(name) => self.name(syntax, name),
             SyntaxKind::Select(operand, name) => self.select(syntax, operand, name),
             SyntaxKind::Index(pair) => self.index(syntax, &pair.0, &pair.1),
@@ -152,7 +152,7 @@ impl Checker<'_> {
             }
             SyntaxKind::Not(inner) => {
                 let node = self.condition(inner, "`!`");
-                (Node::Not(Box::new(node)), FlowType::Boolean)
+                (ExpressionNode::Not(Box::new(node)), FlowType::Boolean)
             }
             SyntaxKind::Negate(inner) => {
                 let (node, kind) = self.node(inner);
@@ -163,15 +163,15 @@ impl Checker<'_> {
                 if !is_signed && kind != FlowType::Duration {
                     return self.wrong_type(syntax, format!("`-` does not take {kind}"), None);
                 }
-                (Node::Negate(Box::new(node)), kind)
+                (ExpressionNode::Negate(Box::new(node)), kind)
             }
             SyntaxKind::And(terms) => {
                 let nodes = terms.iter().map(|term| self.condition(term, "`&&`"));
-                (Node::And(nodes.collect()), FlowType::Boolean)
+                (ExpressionNode::And(nodes.collect()), FlowType::Boolean)
             }
             SyntaxKind::Or(terms) => {
                 let nodes = terms.iter().map(|term| self.condition(term, "`||`"));
-                (Node::Or(nodes.collect()), FlowType::Boolean)
+                (ExpressionNode::Or(nodes.collect()), FlowType::Boolean)
             }
             SyntaxKind::Binary(operator, pair) => self.binary(syntax, *operator, &pair.0, &pair.1),
             SyntaxKind::Conditional(parts) => {
@@ -181,21 +181,24 @@ impl Checker<'_> {
                 let (otherwise, other_kind) = self.node(otherwise);
                 let kind = common([then_kind, other_kind].into_iter());
                 (
-                    Node::Conditional(Box::new([condition, then, otherwise])),
+                    ExpressionNode::Conditional(Box::new([condition, then, otherwise])),
                     kind,
                 )
             }
             SyntaxKind::List(elements) => {
                 let typed: Vec<Typed> = elements.iter().map(|e| self.node(e)).collect();
                 let kind = FlowType::list(common(typed.iter().map(|(_, kind)| kind.clone())));
-                let nodes: Vec<Node> = typed.into_iter().map(|(node, _)| node).collect();
-                (constant_list(&nodes).unwrap_or(Node::List(nodes)), kind)
+                let nodes: Vec<ExpressionNode> = typed.into_iter().map(|(node, _)| node).collect();
+                (
+                    constant_list(&nodes).unwrap_or(ExpressionNode::List(nodes)),
+                    kind,
+                )
             }
             SyntaxKind::Map(entries) => self.map(entries),
         }
     }
 
-    fn condition(&mut self, syntax: &Syntax, user: &str) -> Node {
+    fn condition(&mut self, syntax: &Syntax, user: &str) -> ExpressionNode {
         let (node, kind) = self.node(syntax);
         if !matches!(kind, FlowType::Boolean | FlowType::Dynamic) {
             let message = format!("{user} needs a boolean, this is {kind}");
@@ -206,11 +209,14 @@ impl Checker<'_> {
 
     fn name(&mut self, syntax: &Syntax, name: &str) -> Typed {
         if let Some(slot) = self.locals.iter().rposition(|(local, _)| local == name) {
-            return (Node::Local(slot), self.locals[slot].1.clone());
+            return (ExpressionNode::Local(slot), self.locals[slot].1.clone());
         }
         if name == "record" {
             let record = Arc::new(self.scope.record.clone());
-            return (Node::Record(Arc::clone(&record)), FlowType::Object(record));
+            return (
+                ExpressionNode::Record(Arc::clone(&record)),
+                FlowType::Object(record),
+            );
         }
         if let Some((_, metadata)) = METADATA.iter().find(|(known, _)| *known == name) {
             if *metadata == MetadataName::Route && !self.scope.has_route {
@@ -218,7 +224,7 @@ impl Checker<'_> {
                 self.found("TG0301", syntax, message, None);
                 return WRONG;
             }
-            return (Node::Metadata(*metadata), metadata.kind());
+            return (ExpressionNode::Metadata(*metadata), metadata.kind());
         }
         if name == "state" && self.scope.state.is_some() {
             let message = "`state` alone is no value; write `state.NAME`".to_owned();
@@ -234,7 +240,10 @@ impl Checker<'_> {
         if !is_declared {
             let named = TYPE_NAMES.into_iter().find(|(known, _)| *known == name);
             if let Some((name, _)) = named {
-                return (Node::Constant(FlowValue::Type(name)), FlowType::Type);
+                return (
+                    ExpressionNode::Constant(FlowValue::Type(name)),
+                    FlowType::Type,
+                );
             }
         }
         self.record_field(syntax, name)
@@ -252,7 +261,7 @@ impl Checker<'_> {
             below: Vec::new(),
             kind: kind.clone(),
         };
-        (Node::Field(Box::new(path)), kind)
+        (ExpressionNode::Field(Box::new(path)), kind)
     }
 
     fn select(&mut self, syntax: &Syntax, operand: &Syntax, name: &str) -> Typed {
@@ -271,22 +280,22 @@ impl Checker<'_> {
                 );
                 return WRONG;
             };
-            return (Node::State(name.to_owned()), kind.clone());
+            return (ExpressionNode::State(name.to_owned()), kind.clone());
         }
         let (node, kind) = self.node(operand);
-        if matches!(node, Node::Record(_)) {
+        if matches!(node, ExpressionNode::Record(_)) {
             return self.record_field(syntax, name);
         }
         let Some((selected, is_declared)) = self.field_of(syntax, &kind, name) else {
             return WRONG;
         };
         let node = match node {
-            Node::Field(mut path) => {
+            ExpressionNode::Field(mut path) => {
                 path.below.push((name.to_owned(), is_declared));
                 path.kind = selected.clone();
-                Node::Field(path)
+                ExpressionNode::Field(path)
             }
-            node => Node::Select(Box::new(node), name.to_owned()),
+            node => ExpressionNode::Select(Box::new(node), name.to_owned()),
         };
         (node, selected)
     }
@@ -347,7 +356,7 @@ impl Checker<'_> {
             let message = format!("{index_kind} is no index of {kind}");
             return self.wrong_type(index, message, None);
         }
-        (Node::Index(Box::new((node, index_node))), element)
+        (ExpressionNode::Index(Box::new((node, index_node))), element)
     }
 
     fn map(&mut self, entries: &[(Syntax, Syntax)]) -> Typed {
@@ -371,7 +380,10 @@ impl Checker<'_> {
             kinds.push(kind);
         }
         let kind = FlowType::map(common(kinds.into_iter()));
-        (constant_map(&nodes).unwrap_or(Node::Map(nodes)), kind)
+        (
+            constant_map(&nodes).unwrap_or(ExpressionNode::Map(nodes)),
+            kind,
+        )
     }
 
     fn binary(
@@ -399,7 +411,7 @@ impl Checker<'_> {
             return self.wrong_type(syntax, message, help);
         };
         (
-            Node::Binary(operator, Box::new((left_node, right_node))),
+            ExpressionNode::Binary(operator, Box::new((left_node, right_node))),
             kind,
         )
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::arithmetic::arithmetic;
 use super::functions::Function;
-use super::node::{FieldPath, Loop, LoopKind, Node};
+use super::node::{ExpressionNode, FieldPath, Loop, LoopKind};
 use super::parser::BinaryOperator;
 use super::scope::MetadataName;
 use super::{EvaluationFailure, ExpressionBindings, StepBudget, library};
@@ -48,7 +48,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
     }
 
     /// The value of the whole expression.
-    pub(super) fn run(&mut self, root: &'a Node) -> EvaluationResult<FlowValue<'a>> {
+    pub(super) fn run(&mut self, root: &'a ExpressionNode) -> EvaluationResult<FlowValue<'a>> {
         let value = self.value(root)?;
         // Lists share their parts, so a short expression can stand for a value of any size when it is written down.
         self.weigh(&value)?;
@@ -84,28 +84,28 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         self.budget.spend(size / PER_STEP)
     }
 
-    pub(super) fn value(&mut self, node: &'a Node) -> EvaluationResult<FlowValue<'a>> {
+    pub(super) fn value(&mut self, node: &'a ExpressionNode) -> EvaluationResult<FlowValue<'a>> {
         self.budget.spend(1)?;
         match node {
-            Node::Constant(value) => Ok(borrowed(value)),
-            Node::Field(path) => self.field(path),
-            Node::And(terms) => self.logic(terms, false),
-            Node::Or(terms) => self.logic(terms, true),
-            Node::Binary(operator, pair) => self.binary(*operator, &pair.0, &pair.1),
-            Node::Call(function, arguments) => self.call(*function, arguments),
-            Node::Local(slot) => Ok(self.locals[*slot].clone()),
+            ExpressionNode::Constant(value) => Ok(borrowed(value)),
+            ExpressionNode::Field(path) => self.field(path),
+            ExpressionNode::And(terms) => self.logic(terms, false),
+            ExpressionNode::Or(terms) => self.logic(terms, true),
+            ExpressionNode::Binary(operator, pair) => self.binary(*operator, &pair.0, &pair.1),
+            ExpressionNode::Call(function, arguments) => self.call(*function, arguments),
+            ExpressionNode::Local(slot) => Ok(self.locals[*slot].clone()),
             _ => self.rare_value(node),
         }
     }
 
     /// The nodes that are not in the way of most records; apart, because they need a large frame.
     #[inline(never)]
-    fn rare_value(&mut self, node: &'a Node) -> EvaluationResult<FlowValue<'a>> {
+    fn rare_value(&mut self, node: &'a ExpressionNode) -> EvaluationResult<FlowValue<'a>> {
         match node {
-            Node::Record(fields) => self.record(fields),
-            Node::Metadata(name) => self.metadata(*name),
-            Node::State(name) => self.bindings.host.state(name),
-            Node::Select(operand, name) => {
+            ExpressionNode::Record(fields) => self.record(fields),
+            ExpressionNode::Metadata(name) => self.metadata(*name),
+            ExpressionNode::State(name) => self.bindings.host.state(name),
+            ExpressionNode::Select(operand, name) => {
                 let value = self.value(operand)?;
                 match &value {
                     FlowValue::Map(entries) => {
@@ -115,42 +115,45 @@ impl<'a, 'b> Evaluator<'a, 'b> {
                     other => Err(no_field(other, name)),
                 }
             }
-            Node::Has(operand, name) => self.has(operand, name),
-            Node::Index(pair) => self.index(&pair.0, &pair.1),
-            Node::Not(inner) => Ok(FlowValue::Boolean(!self.boolean(inner)?)),
-            Node::Negate(inner) => negate(&self.value(inner)?),
-            Node::Conditional(parts) => {
+            ExpressionNode::Has(operand, name) => self.has(operand, name),
+            ExpressionNode::Index(pair) => self.index(&pair.0, &pair.1),
+            ExpressionNode::Not(inner) => Ok(FlowValue::Boolean(!self.boolean(inner)?)),
+            ExpressionNode::Negate(inner) => negate(&self.value(inner)?),
+            ExpressionNode::Conditional(parts) => {
                 let [condition, then, otherwise] = &**parts;
                 let is_true = self.boolean(condition)?;
                 self.value(if is_true { then } else { otherwise })
             }
-            Node::Matches(operand, regex) => {
+            ExpressionNode::Matches(operand, regex) => {
                 let text = self.text(operand)?;
                 self.pay(text.len())?;
                 Ok(FlowValue::Boolean(regex.is_match(&text)))
             }
-            Node::Registered(name, arguments) => {
+            ExpressionNode::Registered(name, arguments) => {
                 let arguments = self.values(arguments)?;
                 self.bindings.host.call(name, &arguments)
             }
-            Node::List(nodes) => Ok(FlowValue::list(self.values(nodes)?)),
-            Node::Map(nodes) => self.map(nodes),
-            Node::Loop(parts) => self.repeat(parts),
-            Node::Constant(_)
-            | Node::Field(_)
-            | Node::And(_)
-            | Node::Or(_)
-            | Node::Binary(..)
-            | Node::Call(..)
-            | Node::Local(_) => self.value(node),
+            ExpressionNode::List(nodes) => Ok(FlowValue::list(self.values(nodes)?)),
+            ExpressionNode::Map(nodes) => self.map(nodes),
+            ExpressionNode::Loop(parts) => self.repeat(parts),
+            ExpressionNode::Constant(_)
+            | ExpressionNode::Field(_)
+            | ExpressionNode::And(_)
+            | ExpressionNode::Or(_)
+            | ExpressionNode::Binary(..)
+            | ExpressionNode::Call(..)
+            | ExpressionNode::Local(_) => self.value(node),
         }
     }
 
-    pub(super) fn values(&mut self, nodes: &'a [Node]) -> EvaluationResult<Vec<FlowValue<'a>>> {
+    pub(super) fn values(
+        &mut self,
+        nodes: &'a [ExpressionNode],
+    ) -> EvaluationResult<Vec<FlowValue<'a>>> {
         nodes.iter().map(|node| self.value(node)).collect()
     }
 
-    fn boolean(&mut self, node: &'a Node) -> EvaluationResult<bool> {
+    fn boolean(&mut self, node: &'a ExpressionNode) -> EvaluationResult<bool> {
         match self.value(node)? {
             FlowValue::Boolean(yes) => Ok(yes),
             other => Err(EvaluationFailure::kind(format!(
@@ -160,7 +163,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         }
     }
 
-    pub(super) fn text(&mut self, node: &'a Node) -> EvaluationResult<Cow<'a, str>> {
+    pub(super) fn text(&mut self, node: &'a ExpressionNode) -> EvaluationResult<Cow<'a, str>> {
         match self.value(node)? {
             FlowValue::String(text) => Ok(text),
             other => Err(EvaluationFailure::kind(format!(
@@ -229,8 +232,8 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         })
     }
 
-    fn has(&mut self, operand: &'a Node, name: &str) -> EvaluationResult<FlowValue<'a>> {
-        if let Node::Record(_) = operand {
+    fn has(&mut self, operand: &'a ExpressionNode, name: &str) -> EvaluationResult<FlowValue<'a>> {
+        if let ExpressionNode::Record(_) = operand {
             let is_there = self.bindings.record.raw(name).is_some();
             return Ok(FlowValue::Boolean(is_there));
         }
@@ -243,7 +246,11 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         }
     }
 
-    fn index(&mut self, operand: &'a Node, index: &'a Node) -> EvaluationResult<FlowValue<'a>> {
+    fn index(
+        &mut self,
+        operand: &'a ExpressionNode,
+        index: &'a ExpressionNode,
+    ) -> EvaluationResult<FlowValue<'a>> {
         let value = self.value(operand)?;
         let index = self.value(index)?;
         match &value {
@@ -275,7 +282,11 @@ impl<'a, 'b> Evaluator<'a, 'b> {
     }
 
     /// `&&` and `||`: one term that decides is enough, whatever fails beside it.
-    fn logic(&mut self, terms: &'a [Node], decides: bool) -> EvaluationResult<FlowValue<'a>> {
+    fn logic(
+        &mut self,
+        terms: &'a [ExpressionNode],
+        decides: bool,
+    ) -> EvaluationResult<FlowValue<'a>> {
         let mut failed = None;
         for term in terms {
             match self.boolean(term) {
@@ -291,14 +302,14 @@ impl<'a, 'b> Evaluator<'a, 'b> {
     fn binary(
         &mut self,
         operator: BinaryOperator,
-        left: &'a Node,
-        right: &'a Node,
+        left: &'a ExpressionNode,
+        right: &'a ExpressionNode,
     ) -> EvaluationResult<FlowValue<'a>> {
         use BinaryOperator as Op;
         let a = self.value(left)?;
         let computed;
         // A constant is looked at where it stands, without another reference to it.
-        let b = if let Node::Constant(constant) = right {
+        let b = if let ExpressionNode::Constant(constant) = right {
             constant
         } else {
             computed = self.value(right)?;
@@ -360,7 +371,10 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         Ok(FlowValue::Boolean(false))
     }
 
-    fn map(&mut self, nodes: &'a [(Node, Node)]) -> EvaluationResult<FlowValue<'a>> {
+    fn map(
+        &mut self,
+        nodes: &'a [(ExpressionNode, ExpressionNode)],
+    ) -> EvaluationResult<FlowValue<'a>> {
         let mut entries = ValueMap::with_capacity(nodes.len());
         for (key, value) in nodes {
             let key = self.value(key)?;
@@ -439,9 +453,13 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         }
     }
 
-    fn call(&mut self, function: Function, nodes: &'a [Node]) -> EvaluationResult<FlowValue<'a>> {
+    fn call(
+        &mut self,
+        function: Function,
+        nodes: &'a [ExpressionNode],
+    ) -> EvaluationResult<FlowValue<'a>> {
         match (function, nodes) {
-            (Function::StartsWith, [text, Node::Constant(FlowValue::String(part))]) => {
+            (Function::StartsWith, [text, ExpressionNode::Constant(FlowValue::String(part))]) => {
                 let text = self.text(text)?;
                 Ok(FlowValue::Boolean(text.starts_with(&**part)))
             }

@@ -1,4 +1,4 @@
-//! What the functions of expressions do.
+//! The functions of expressions, carried out.
 
 #![expect(
     clippy::wildcard_enum_match_arm,

@@ -10,7 +10,7 @@ use super::scope::MetadataName;
 use crate::value::{FieldPosition, FlowType, FlowValue, ObjectType};
 
 #[derive(Debug, Clone)]
-pub(super) enum Node {
+pub(super) enum ExpressionNode {
     Constant(FlowValue<'static>),
     Field(Box<FieldPath>),
     Record(Arc<ObjectType>),
@@ -18,22 +18,22 @@ pub(super) enum Node {
     State(String),
     /// The variable of a macro.
     Local(usize),
-    Select(Box<Node>, String),
+    Select(Box<ExpressionNode>, String),
     /// Whether a field is there.
-    Has(Box<Node>, String),
-    Index(Box<(Node, Node)>),
-    Not(Box<Node>),
-    Negate(Box<Node>),
-    And(Vec<Node>),
-    Or(Vec<Node>),
-    Conditional(Box<[Node; 3]>),
-    Binary(BinaryOperator, Box<(Node, Node)>),
-    Call(Function, Vec<Node>),
+    Has(Box<ExpressionNode>, String),
+    Index(Box<(ExpressionNode, ExpressionNode)>),
+    Not(Box<ExpressionNode>),
+    Negate(Box<ExpressionNode>),
+    And(Vec<ExpressionNode>),
+    Or(Vec<ExpressionNode>),
+    Conditional(Box<[ExpressionNode; 3]>),
+    Binary(BinaryOperator, Box<(ExpressionNode, ExpressionNode)>),
+    Call(Function, Vec<ExpressionNode>),
     /// `matches` with a pattern that was compiled when the expression was checked.
-    Matches(Box<Node>, Regex),
-    Registered(String, Vec<Node>),
-    List(Vec<Node>),
-    Map(Vec<(Node, Node)>),
+    Matches(Box<ExpressionNode>, Regex),
+    Registered(String, Vec<ExpressionNode>),
+    List(Vec<ExpressionNode>),
+    Map(Vec<(ExpressionNode, ExpressionNode)>),
     Loop(Box<Loop>),
 }
 
@@ -54,9 +54,9 @@ pub(super) struct FieldPath {
 #[derive(Debug, Clone)]
 pub(super) struct Loop {
     pub(super) kind: LoopKind,
-    pub(super) range: Node,
-    pub(super) filter: Option<Node>,
-    pub(super) body: Node,
+    pub(super) range: ExpressionNode,
+    pub(super) filter: Option<ExpressionNode>,
+    pub(super) body: ExpressionNode,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -94,7 +94,7 @@ impl FlowModel<'_> {
                 (&other, &moving)
             };
             let mut pair = self.pair(step, on, Some(left), Some(right), &key);
-            // What a join absorbed is delivered already; only the newcomer stands for the pair.
+            // The record that waited is delivered already; only the newcomer stands for the pair.
             pair.ids.clone_from(&moving.ids);
             self.flow(&step.output, at + 1, pair)?;
         }

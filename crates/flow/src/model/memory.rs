@@ -1,4 +1,4 @@
-//! What is kept between records.
+//! Everything that is kept between records.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -42,7 +42,7 @@ pub(super) enum ModelTimer {
     },
 }
 
-/// What is known about an input.
+/// The progress of an input.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InputProgress {
     /// The newest event time.

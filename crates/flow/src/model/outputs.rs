@@ -55,7 +55,7 @@ struct PendingOutput {
     id: Option<EventId>,
 }
 
-/// What one record or timer leads to; it becomes visible at once.
+/// The results of one record or timer; they become visible together.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Results {
     outputs: Vec<PendingOutput>,

@@ -1,4 +1,4 @@
-//! What stands outside of the process: answers of lookups, functions and sinks, as a test writes them down.
+//! The world outside of the process: answers of lookups, functions and sinks, as a test writes them down.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -6,7 +6,7 @@ fn value(text: &str) -> Option<FlowValue<'_>> {
     FlowValue::parse_json(text, &FlowType::Dynamic).ok()
 }
 
-/// What is different; none where they agree. A partial expectation may leave out fields.
+/// The difference; none where they agree. A partial expectation may leave out fields.
 pub(super) fn difference(expected: &str, found: &str, is_partial: bool) -> Option<String> {
     let is_same = match (value(expected), value(found)) {
         (Some(a), Some(b)) => agrees(&a, &b, is_partial),
@@ -35,7 +35,7 @@ fn agrees(expected: &FlowValue<'_>, found: &FlowValue<'_>, is_partial: bool) -> 
     }
 }
 
-/// What is different between two lists of records.
+/// The difference between two lists of records.
 pub(super) fn difference_of_all(
     expected: &[&str],
     found: &[&str],

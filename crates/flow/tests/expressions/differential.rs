@@ -257,7 +257,7 @@ fn is_mixed(error: &cel::ExecutionError) -> bool {
         | cel::ExecutionError::UnsupportedBinaryOperator(_, other, cel::Value::Float(_)) => {
             matches!(other, cel::Value::Int(_))
         }
-        // What is not a number is not less than a whole number; there it has no order at all.
+        // NaN is not less than a whole number; there it has no order at all.
         cel::ExecutionError::NoSuchOverload(overload) => {
             let is_order = ["_<_", "_<=_", "_>_", "_>=_"].contains(&overload.function());
             is_order

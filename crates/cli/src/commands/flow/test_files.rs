@@ -52,7 +52,7 @@ pub(super) fn run(paths: &[PathBuf], output: Output) -> Result<Exit, ErrorReport
 /// The file, or the test files of the directory.
 fn files_of(path: &Path) -> Result<Vec<PathBuf>, ErrorReport> {
     let Ok(entries) = SystemDisk.list(path) else {
-        // What is no directory is read, and says itself what is wrong with it.
+        // A path that is no directory is read, and says itself what is wrong with it.
         return Ok(vec![path.to_owned()]);
     };
     let tests = entries

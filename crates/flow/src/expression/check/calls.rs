@@ -8,10 +8,10 @@
 use regex::RegexBuilder;
 use tidegate_config::nearest;
 
-use super::types::{constant, listed, short};
+use super::operations::{constant, listed, short};
 use super::{Checker, MAX_PATTERN_BYTES, Typed, WRONG};
 use crate::expression::functions::{CallStyle, FUNCTIONS, Function, FunctionRow, MACROS, contains};
-use crate::expression::node::{Loop, LoopKind, Node};
+use crate::expression::node::{ExpressionNode, Loop, LoopKind};
 use crate::expression::parser::{Syntax, SyntaxKind};
 use crate::value::{FlowType, FlowValue};
 
@@ -44,7 +44,7 @@ impl Checker<'_> {
                 return self.wrong_type(syntax, message, None);
             }
             return (
-                Node::Registered(name.to_owned(), nodes),
+                ExpressionNode::Registered(name.to_owned(), nodes),
                 signature.result.clone(),
             );
         }
@@ -108,23 +108,26 @@ impl Checker<'_> {
 
     fn built_in(&mut self, syntax: &Syntax, row: &FunctionRow, typed: Vec<Typed>) -> Typed {
         let kind = row.result.clone();
-        let mut nodes: Vec<Node> = typed.into_iter().map(|(node, _)| node).collect();
+        let mut nodes: Vec<ExpressionNode> = typed.into_iter().map(|(node, _)| node).collect();
         if row.function == Function::ToDecimal
-            && let [Node::Field(path)] = nodes.as_mut_slice()
+            && let [ExpressionNode::Field(path)] = nodes.as_mut_slice()
             && path.kind == FlowType::Dynamic
         {
             // The digits are still there: they are read as a decimal and never as a double.
             path.kind = FlowType::Decimal;
             return (nodes.remove(0), kind);
         }
-        if let (Function::Matches, [_, Node::Constant(FlowValue::String(pattern))]) =
+        if let (Function::Matches, [_, ExpressionNode::Constant(FlowValue::String(pattern))]) =
             (row.function, nodes.as_slice())
         {
             return match RegexBuilder::new(pattern)
                 .size_limit(MAX_PATTERN_BYTES)
                 .build()
             {
-                Ok(regex) => (Node::Matches(Box::new(nodes.remove(0)), regex), kind),
+                Ok(regex) => (
+                    ExpressionNode::Matches(Box::new(nodes.remove(0)), regex),
+                    kind,
+                ),
                 Err(error) => {
                     let message =
                         format!("the pattern is not a regular expression: {}", short(&error));
@@ -137,17 +140,17 @@ impl Checker<'_> {
             row.function,
             Function::ToDecimal | Function::ToTimestamp | Function::ToDuration
         );
-        if is_conversion && matches!(nodes.as_slice(), [Node::Constant(_)]) {
-            let node = Node::Call(row.function, nodes);
+        if is_conversion && matches!(nodes.as_slice(), [ExpressionNode::Constant(_)]) {
+            let node = ExpressionNode::Call(row.function, nodes);
             return match constant(&node) {
-                Ok(value) => (Node::Constant(value), kind),
+                Ok(value) => (ExpressionNode::Constant(value), kind),
                 Err(failure) => {
                     self.found("TG0012", syntax, failure.message, None);
                     WRONG
                 }
             };
         }
-        (Node::Call(row.function, nodes), kind)
+        (ExpressionNode::Call(row.function, nodes), kind)
     }
 
     fn has(&mut self, syntax: &Syntax, arguments: &[Syntax]) -> Typed {
@@ -171,7 +174,10 @@ impl Checker<'_> {
         if self.field_of(&arguments[0], &kind, name).is_none() {
             return WRONG;
         }
-        (Node::Has(Box::new(node), name.clone()), FlowType::Boolean)
+        (
+            ExpressionNode::Has(Box::new(node), name.clone()),
+            FlowType::Boolean,
+        )
     }
 
     fn comprehension(
@@ -235,7 +241,7 @@ impl Checker<'_> {
         self.locals.pop();
         let range = range_node;
         (
-            Node::Loop(Box::new(Loop {
+            ExpressionNode::Loop(Box::new(Loop {
                 kind,
                 range,
                 filter,

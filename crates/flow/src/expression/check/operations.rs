@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::expression::evaluate::{EvaluationResult, Evaluator};
-use crate::expression::node::Node;
+use crate::expression::node::ExpressionNode;
 use crate::expression::parser::BinaryOperator;
 use crate::expression::{
     EvaluationFailure, ExpressionBindings, NoHost, RecordMetadata, StepBudget,
@@ -115,15 +115,15 @@ pub(super) fn result_of(operator: BinaryOperator, a: &FlowType, b: &FlowType) ->
     }
 }
 
-pub(super) fn constant_list(nodes: &[Node]) -> Option<Node> {
+pub(super) fn constant_list(nodes: &[ExpressionNode]) -> Option<ExpressionNode> {
     let values = nodes
         .iter()
         .map(constant_value)
         .collect::<Option<Vec<_>>>()?;
-    Some(Node::Constant(FlowValue::list(values)))
+    Some(ExpressionNode::Constant(FlowValue::list(values)))
 }
 
-pub(super) fn constant_map(nodes: &[(Node, Node)]) -> Option<Node> {
+pub(super) fn constant_map(nodes: &[(ExpressionNode, ExpressionNode)]) -> Option<ExpressionNode> {
     let mut entries = ValueMap::new();
     for (key, value) in nodes {
         let is_new = entries
@@ -134,18 +134,18 @@ pub(super) fn constant_map(nodes: &[(Node, Node)]) -> Option<Node> {
             return None;
         }
     }
-    Some(Node::Constant(FlowValue::Map(Arc::new(entries))))
+    Some(ExpressionNode::Constant(FlowValue::Map(Arc::new(entries))))
 }
 
-fn constant_value(node: &Node) -> Option<FlowValue<'static>> {
+fn constant_value(node: &ExpressionNode) -> Option<FlowValue<'static>> {
     match node {
-        Node::Constant(value) => Some(value.clone()),
+        ExpressionNode::Constant(value) => Some(value.clone()),
         _ => None,
     }
 }
 
 /// The value of a node that reads nothing.
-pub(super) fn constant(node: &Node) -> EvaluationResult<FlowValue<'static>> {
+pub(super) fn constant(node: &ExpressionNode) -> EvaluationResult<FlowValue<'static>> {
     let (record, metadata) = (JsonRecord::default(), RecordMetadata::default());
     let bindings = ExpressionBindings::new(&record, &metadata, &NoHost);
     let mut budget = StepBudget::default();
