@@ -1,8 +1,22 @@
 //! Each rule of the grammar has a text, its tree and its printed form.
 
+use tidegate_flow::check::{CheckedFlows, Registered, RegisteredTransform, check_flows};
 use tidegate_flow::syntax::{MAX_STEPS_PER_BYTE, parse, print, published};
+use tidegate_flow::value::ObjectType;
 
 use crate::{assert_golden, names, read};
+
+/// Names that the texts use and Rust would bring.
+fn registered() -> Registered {
+    let mut registered = Registered::default();
+    for name in ["f", "g", "score", "rule", "decide"] {
+        let transform = RegisteredTransform::default();
+        registered.transforms.insert(name.to_owned(), transform);
+    }
+    let lookup = ObjectType::open();
+    registered.lookups.insert("rates".to_owned(), lookup);
+    registered
+}
 
 #[test]
 fn each_rule_has_a_golden_file() {
@@ -29,7 +43,19 @@ fn each_golden_text_has_its_tree_and_its_printed_form() {
         let (tree, diagnostics) = parse(&text, 0);
         assert!(diagnostics.is_empty(), "{name}: {diagnostics:?}");
         let printed = print(&tree);
-        let golden = format!("{}\n---\n{printed}", tree.outline());
+        let plan = match check_flows(&[&text], &registered()) {
+            CheckedFlows {
+                plan: Some(plan), ..
+            } => serde_json::to_string_pretty(&plan.to_json()).unwrap(),
+            flows => flows
+                .diagnostics
+                .iter()
+                .filter(|found| found.is_error())
+                .map(|found| format!("{}: {}\n", found.code, found.message))
+                .collect(),
+        };
+        assert!(plan.starts_with('{'), "{name}: {plan}");
+        let golden = format!("{}\n---\n{printed}\n---\n{plan}\n", tree.outline());
         assert_golden(
             &format!("tests/grammar/{}", name.replace(".flow", ".golden")),
             &golden,
