@@ -29,6 +29,35 @@ pub(super) fn set_at(record: &mut JsonRecord, path: &str, text: &str) {
     record.set_raw(name, inner.to_string());
 }
 
+/// Keeps only these paths.
+pub(super) fn keep(record: &mut JsonRecord, paths: &[String]) {
+    let mut kept = record.clone();
+    kept.retain(|name| paths.iter().any(|path| path == name));
+    for path in paths.iter().filter(|path| path.contains('.')) {
+        if let Some(raw) = raw_at(record, path) {
+            set_at(&mut kept, path, raw);
+        }
+    }
+    *record = kept;
+}
+
+/// Removes these paths.
+pub(super) fn remove(record: &mut JsonRecord, paths: &[String]) {
+    for path in paths {
+        let Some((name, rest)) = path.split_once('.') else {
+            record.remove(path);
+            continue;
+        };
+        let inner = record
+            .raw(name)
+            .and_then(|raw| JsonRecord::of_text(raw).ok());
+        if let Some(mut inner) = inner {
+            remove(&mut inner, &[rest.to_owned()]);
+            record.set_raw(name, inner.to_string());
+        }
+    }
+}
+
 /// The last name of a path, which a key has in a result.
 pub(super) fn last_name(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use tidegate_core::EventId;
 use tidegate_core::books::{LossReason, Place};
 
-use super::fields::{conform, is_literal, key_of, raw_at};
+use super::fields::{conform, is_literal, keep, key_of, raw_at, remove};
 use super::{FlowModel, Moving, StepFailure};
 use crate::expression::{EvaluationFailure, RecordMetadata};
 use crate::plan::{
@@ -45,12 +45,8 @@ impl FlowModel<'_> {
             };
         }
         match &source.project {
-            Some(ProjectPlan::Keep(names)) => {
-                record.retain(|name| names.iter().any(|kept| kept == name))
-            }
-            Some(ProjectPlan::Except(names)) => {
-                record.retain(|name| names.iter().all(|gone| gone != name))
-            }
+            Some(ProjectPlan::Keep(paths)) => keep(&mut record, paths),
+            Some(ProjectPlan::Except(paths)) => remove(&mut record, paths),
             None => {}
         }
         let mut moving = Moving {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::fields::{conform, key_of, set_at};
+use super::fields::{conform, keep, key_of, remove, set_at};
 use super::memory::{StateValues, state_time};
 use super::script::ModelScript;
 use super::{FlowModel, Moving, StepFailure};
@@ -285,12 +285,8 @@ impl FlowModel<'_> {
         came: &Moving,
     ) -> Result<(), StepFailure> {
         match trim {
-            Some(TrimPlan::Keep(names)) => result
-                .record
-                .retain(|name| names.iter().any(|kept| kept == name)),
-            Some(TrimPlan::Drop(names)) => result
-                .record
-                .retain(|name| names.iter().all(|gone| gone != name)),
+            Some(TrimPlan::Keep(paths)) => keep(&mut result.record, paths),
+            Some(TrimPlan::Drop(paths)) => remove(&mut result.record, paths),
             None => {}
         }
         let schema = output.and_then(|output| self.plan.schemas.get(output));

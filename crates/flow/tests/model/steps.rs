@@ -27,6 +27,12 @@ fn fields_are_projected_set_and_looked_up() {
          - expect: { stream: b, values: [ { price: 12.50, huge: 123456789012345678901234567890, total: 25.0,
              copy: 12.50, nested: { x: 1 }, big: 123456789012345678901234567890 } ] }",
     );
+    passes(
+        "process p receive a project k, who.name transform using t emit to b end
+         transform t apply x.y = 1  x.z = 2 end drop x.y end",
+        "- send: { stream: a, value: { k: 1, who: { name: ada, age: 36 }, other: 1 } }
+         - expect: { stream: b, values: [ { k: 1, who: { name: ada }, x: { z: 2 } } ] }",
+    );
     let flow = "process p receive a transform c = v emit to b end";
     let plan = plan(flow, &Registered::default());
     let mut model = FlowModel::new(&plan, "p", ModelScript::default()).unwrap();
@@ -380,4 +386,96 @@ fn a_difference_is_shown() {
         shown.as_deref(),
         Some("step 2: expected {\"k\":2}, found {\"k\":1}")
     );
+}
+
+#[test]
+fn books_balance_whatever_comes() {
+    let is_long = std::env::var_os("TIDEGATE_LONG").is_some();
+    let rounds = if is_long { 20_000 } else { 300 };
+    let mut seed = 7_u64;
+    let mut random = move |end: usize| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % end
+    };
+    let fields: [(&str, &[&str]); 18] = [
+        ("loan_id", &["\"l1\"", "\"l2\"", "7"]),
+        ("customer_id", &["\"c1\"", "\"\"", "null"]),
+        ("amount", &["10.00", "60000", "-1", "\"2.50\"", "1.005"]),
+        ("term_months", &["12", "240", "900"]),
+        (
+            "occurred_at",
+            &["\"2026-01-05T10:00:00Z\"", "1767610000000", "\"soon\""],
+        ),
+        ("auth_code", &["\"a\"", "\"b\""]),
+        ("merchant", &["\"m\""]),
+        ("order_id", &["\"o1\"", "\"o2\""]),
+        ("sku", &["\"x\""]),
+        ("total", &["5", "20.5"]),
+        ("sale_id", &["\"s1\"", "\"s2\"", "\"s3\"", "\"s4\""]),
+        ("region", &["\"eu\"", "\"us\""]),
+        ("discount", &["0.10", "null"]),
+        (
+            "ts",
+            &[
+                "\"2026-01-05T10:00:00Z\"",
+                "\"2026-01-05T11:20:00Z\"",
+                "\"2026-01-05T12:20:00Z\"",
+            ],
+        ),
+        ("correlation_id", &["\"r1\"", "\"r2\""]),
+        ("request_id", &["\"q1\""]),
+        ("owner", &["\"ada\"", "\"\""]),
+        ("header", &["{}", "[1, {\"a\": 2}]"]),
+    ];
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/flows");
+    for file in [
+        "account",
+        "auth",
+        "loan",
+        "order_assembly",
+        "payments",
+        "sales",
+    ] {
+        let text = std::fs::read_to_string(format!("{directory}/{file}.flow")).unwrap();
+        let plan = plan(&text, &Registered::default());
+        let (name, process) = plan.processes.first_key_value().unwrap();
+        let mut model = FlowModel::new(&plan, name, ModelScript::default()).unwrap();
+        for round in 1..=rounds {
+            let mut value = String::from("{");
+            for (field, values) in fields {
+                if random(8) > 0 {
+                    let comma = if value.len() > 1 { "," } else { "" };
+                    value.push_str(&format!(
+                        "{comma}\"{field}\":{}",
+                        values[random(values.len())]
+                    ));
+                }
+            }
+            value.push_str(if random(20) == 0 { "" } else { "}" });
+            let stream = &process.sources[random(process.sources.len())].stream;
+            model.set_slow(random(10) == 0);
+            model.send(input(stream, &value));
+            if random(5) == 0 {
+                model.advance(Duration::from_secs([1, 60, 4_000, 100_000][random(4)]));
+            }
+            let account = model.account();
+            assert!(
+                model.is_balanced() && account.is_balanced(),
+                "{file}: {account:?}"
+            );
+            assert_eq!(account.accepted, i64::from(round), "{file}: {value}");
+            assert_eq!(
+                account.parked,
+                i64::try_from(model.pending()).unwrap(),
+                "{file}: {value}"
+            );
+        }
+        let account = model.account();
+        assert!(
+            account.delivered > 0 && account.dead_lettered > 0,
+            "{file}: {account:?}"
+        );
+    }
 }
