@@ -44,7 +44,11 @@ fn evaluate() {
     let from_bytes = nanos_per_call(|| {
         let record = JsonRecord::of_text(black_box(RECORD)).expect("the record is JSON");
         let bindings = ExpressionBindings::new(&record, &metadata, &NoHost);
-        black_box(checked.evaluate(&bindings, &mut StepBudget::default()).is_ok());
+        black_box(
+            checked
+                .evaluate(&bindings, &mut StepBudget::default())
+                .is_ok(),
+        );
     });
     let program = cel::Program::compile(EXPRESSION).expect("the expression is CEL");
     let mut context = cel::Context::default();
@@ -122,7 +126,10 @@ fn checked_ms(bytes: usize) -> f64 {
 end
 "
         );
-        if texts.last().is_none_or(|text| text.len() + process.len() > FILE) {
+        if texts
+            .last()
+            .is_none_or(|text| text.len() + process.len() > FILE)
+        {
             texts.push(String::new());
         }
         if let Some(text) = texts.last_mut() {
