@@ -64,7 +64,7 @@ impl<'t> ProcessChecker<'_, 't> {
             None => inputs.join("+"),
         };
         self.live.push(name.clone());
-        self.streams.insert(name.clone(), stream);
+        self.insert_stream(name.clone(), stream);
         name
     }
 

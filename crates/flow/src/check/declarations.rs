@@ -17,6 +17,13 @@ pub(super) struct Declaration<'t> {
     name: SyntaxNode<'t>,
 }
 
+impl Declaration<'_> {
+    /// Whether a part of it could not be read.
+    pub(super) fn is_broken(&self) -> bool {
+        self.node.tree().is_broken(self.node)
+    }
+}
+
 /// The kind of a declaration as messages name it.
 pub(super) fn kind_text(kind: &str) -> &str {
     if kind == "decision" {
@@ -83,7 +90,7 @@ impl<'t> FlowChecker<'t> {
         let keys = node.get("key").into_iter().flat_map(|key| key.all("path"));
         for path in keys.chain(node.get("time")) {
             let name = path.name();
-            if !fields.iter().any(|field| field.name == name) {
+            if !fields.iter().any(|field| field.name == name) && !node.tree().is_broken(node) {
                 let names = fields.iter().map(|field| field.name.as_str());
                 self.unknown("TG0301", path.span(), ("field", &name), names);
             }

@@ -50,6 +50,8 @@ pub(super) struct ProcessChecker<'c, 't> {
     pub(super) states: Option<BTreeMap<String, FlowType>>,
     pub(super) route_targets: BTreeSet<String>,
     pub(super) aggregable: Aggregable,
+    /// Whether a part could not be read, which may have set any field.
+    pub(super) is_broken: bool,
     /// Whether Rust takes part, which may fail transiently.
     pub(super) has_registered: bool,
 }
@@ -79,6 +81,7 @@ impl<'t> FlowChecker<'t> {
                 states: None,
                 route_targets: BTreeSet::new(),
                 aggregable: Aggregable::Nothing,
+                is_broken: node.tree().is_broken(node),
                 has_registered: false,
             };
             let plan = checker.check();
@@ -136,6 +139,12 @@ impl<'t> ProcessChecker<'_, 't> {
         message: impl Into<String>,
     ) -> &mut Diagnostic {
         self.flows.found(code, span, message)
+    }
+
+    /// Keeps the records that flow under a name from here on.
+    pub(super) fn insert_stream(&mut self, name: String, mut stream: FlowStream) {
+        stream.record.is_open |= self.is_broken;
+        self.streams.insert(name, stream);
     }
 
     /// Writes down that the configuration must bind a name.
@@ -335,7 +344,7 @@ impl<'t> ProcessChecker<'_, 't> {
             repartition: None,
         });
         self.live.push(alias.clone());
-        self.streams.insert(
+        self.insert_stream(
             alias,
             FlowStream {
                 record,

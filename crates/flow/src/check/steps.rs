@@ -1,7 +1,7 @@
 //! The steps that work on one stream of records.
 
 use super::FlowChecker;
-use super::declarations::{kind_text, paths};
+use super::declarations::{Declaration, kind_text, paths};
 use super::process::{Aggregable, FlowStream, ProcessChecker};
 use crate::plan::{
     AggregatePlan, FieldType, LeavePlan, OnFailurePlan, OnSuccessPlan, OperatorPlan, StateKind,
@@ -88,7 +88,7 @@ impl<'t> ProcessChecker<'_, 't> {
         if !is_aggregate {
             self.check_window_has_result(node, before);
         }
-        self.streams.insert(name.clone(), stream);
+        self.insert_stream(name.clone(), stream);
         if let Some(operator) = operator {
             self.plan.steps.push(StepPlan {
                 inputs: vec![name.clone()],
@@ -534,6 +534,10 @@ impl<'t> FlowChecker<'t> {
     /// The fields of the answers of the lookup that a node names.
     fn lookup_answer(&mut self, node: SyntaxNode<'t>) -> Option<ObjectType> {
         let name = node.name();
+        let declared = self.names.get(&name);
+        if declared.is_some_and(Declaration::is_broken) {
+            return Some(ObjectType::open());
+        }
         if let Some(lookup) = self.plan.lookups.get(&name) {
             return Some(object_type(&lookup.fields));
         }

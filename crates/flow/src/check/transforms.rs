@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::FlowChecker;
-use super::declarations::{kind_text, paths};
+use super::declarations::{Declaration, kind_text, paths};
 use crate::Span;
 use crate::expression::ExpressionScope;
 use crate::plan::{
@@ -111,6 +111,11 @@ impl<'t> FlowChecker<'t> {
     ) -> Option<(String, SchemaPlan)> {
         let node = node?;
         let name = node.name();
+        // A schema with a part that could not be read may have any field.
+        let declared = self.names.get(&name);
+        if declared.is_some_and(Declaration::is_broken) {
+            return None;
+        }
         if let Some(schema) = self.plan.schemas.get(&name) {
             return Some((name, schema.clone()));
         }

@@ -432,3 +432,24 @@ fn a_hold_may_be_filtered_before_it_is_aggregated() {
     assert_eq!(codes(text), Vec::<&str>::new());
     assert_eq!(process(text).steps.len(), 4);
 }
+
+/// Without one of its tokens, an example has at most four findings, and nearly always one.
+#[test]
+fn one_mistake_is_one_diagnostic() {
+    let (mut files, mut single) = (0, 0);
+    for (name, text) in crate::plans::examples() {
+        let (tree, _) = tidegate_flow::syntax::parse(&text, 0);
+        for token in tree.tokens().iter().filter(|token| token.end > token.start) {
+            let range = token.start as usize..token.end as usize;
+            let mut broken = text.clone();
+            broken.replace_range(range.clone(), "");
+            let flows = check_flows(&[&broken], &Registered::default());
+            let errors = flows.diagnostics.iter().filter(|found| found.is_error());
+            let errors = errors.count();
+            assert!(errors <= 4, "{name} without {}", &text[range]);
+            files += 1;
+            single += usize::from(errors <= 1);
+        }
+    }
+    assert!(single * 100 >= files * 85, "{single} of {files}");
+}

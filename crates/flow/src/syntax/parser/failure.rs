@@ -173,7 +173,12 @@ impl FlowParser<'_> {
         }
         loop {
             let token = self.token(at);
-            let is_outer = token.begins_line && token.column <= column;
+            // At the top of the file, only a declaration is a new beginning: what else stands there belongs to one
+            // that was closed too early.
+            let is_top = self.depth == 0;
+            let is_start = !is_top || self.is_declaration(at) || self.word(at) == "transform";
+            let column = if is_top { self.token(0).column } else { column };
+            let is_outer = token.begins_line && token.column <= column && is_start;
             let is_declaration = ["process", "decision_table"].contains(&self.word(at));
             if self.is_end(at) {
                 self.is_at_loose_end = true;
@@ -185,8 +190,6 @@ impl FlowParser<'_> {
             self.steps.set(self.steps.get() + 1);
             at += 1;
         }
-        // At the top of the file, an `end` belongs to the declaration that failed.
-        at += usize::from(self.depth == 0 && self.word(at) == "end");
         self.skipped.push((index(start), index(at)));
         self.at = at;
     }
