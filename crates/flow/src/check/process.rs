@@ -14,6 +14,11 @@ use crate::syntax::SyntaxNode;
 use crate::value::{FlowType, ObjectType};
 use crate::{Diagnostic, Span};
 
+/// Findings about a statement that is missing, which may stand in a part that could not be read.
+const BY_OTHER_STATEMENTS: [&str; 8] = [
+    "TG0203", "TG0204", "TG0401", "TG0402", "TG0403", "TG0405", "TG0504", "TG0505",
+];
+
 /// The records that flow at a place of a process.
 #[derive(Clone)]
 pub(super) struct FlowStream {
@@ -127,6 +132,18 @@ impl<'t> ProcessChecker<'_, 't> {
         }
         self.blocks();
         self.whole();
+        if self.is_broken {
+            let span = self.node.span();
+            let is_inside = |found: &Diagnostic| {
+                found.span.source == span.source
+                    && found.span.start >= span.start
+                    && found.span.end <= span.end
+            };
+            let is_missing = |found: &Diagnostic| BY_OTHER_STATEMENTS.contains(&found.code);
+            self.flows
+                .diagnostics
+                .retain(|found| !(is_missing(found) && is_inside(found)));
+        }
         self.topics();
         self.plan.ways_out = ways_out(&self.name, &self.plan);
         self.plan

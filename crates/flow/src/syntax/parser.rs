@@ -431,6 +431,7 @@ impl FlowParser<'_> {
         let opener = self.at.saturating_sub(2);
         let mut seen: BTreeMap<String, Span> = BTreeMap::new();
         let mut is_first = marks.at_least_one;
+        let mut last_column = u32::MAX;
         loop {
             let start = self.at;
             let begins = self.begins(item);
@@ -454,8 +455,18 @@ impl FlowParser<'_> {
                 Err(_) => {
                     out.truncate(before);
                     self.lines.truncate(lines);
-                    self.recover(start);
+                    // A token that begins no part belongs to the part before it.
+                    let column = self.token(start).column;
+                    let column = if begins {
+                        column
+                    } else {
+                        column.min(last_column)
+                    };
+                    self.recover(start, column, marks.is_closed.then_some(opener));
                 }
+            }
+            if begins {
+                last_column = self.token(start).column;
             }
             if self.diagnostics.len() > MAX_DIAGNOSTICS {
                 self.at = self.tokens.len() - 1;

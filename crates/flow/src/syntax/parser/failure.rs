@@ -158,9 +158,11 @@ impl FlowParser<'_> {
         Some(diagnostic.help(row.map_or("", |row| row.repair)))
     }
 
-    /// Goes on with the next line that stands no further in than the part that began at `start`.
-    pub(super) fn recover(&mut self, start: usize) {
-        let column = self.token(start).column;
+    /// Goes on with the next line that stands no further in than `column`, after a part that began at `start`.
+    ///
+    /// An `end` further in than the opener of a closed list belongs to a block of the part that failed.
+    pub(super) fn recover(&mut self, start: usize, column: u32, opener: Option<usize>) {
+        let opener = opener.map_or(u32::MAX, |opener| self.token(opener).column);
         let mut at = self
             .failed_at
             .max(start + usize::from(self.failed_at <= start));
@@ -176,7 +178,10 @@ impl FlowParser<'_> {
             // At the top of the file, only a declaration is a new beginning: what else stands there belongs to one
             // that was closed too early.
             let is_top = self.depth == 0;
-            let is_start = !is_top || self.is_declaration(at) || self.word(at) == "transform";
+            let is_start = match is_top {
+                true => self.is_declaration(at) || self.word(at) == "transform",
+                false => self.word(at) != "end" || token.column <= opener,
+            };
             let column = if is_top { self.token(0).column } else { column };
             let is_outer = token.begins_line && token.column <= column && is_start;
             let is_declaration = ["process", "decision_table"].contains(&self.word(at));
