@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, reason = "the measurements are the output")]
 
 mod api;
+mod flow;
 mod ids;
 mod kafka;
 mod log;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 /// The benches by name.
 const BENCHES: [(&str, fn()); 7] = [
     ("api", api::run),
+    ("flow", flow::run),
     ("ids", ids::run),
     ("kafka", kafka::run),
     ("log", log::run),

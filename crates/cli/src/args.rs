@@ -1,5 +1,6 @@
 //! The command line.
 
+mod flow;
 mod outbox;
 mod queue;
 
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::tail::{From, parse_from};
+pub(crate) use flow::{FlowArgs, FlowExplain};
 pub(crate) use outbox::{
     OutboxArgs, OutboxAt, OutboxLs, OutboxPurge, OutboxRetry, PurgeStatusArg, RowStatusArg,
 };
@@ -77,6 +79,14 @@ pub(crate) enum CommandArgs {
         /// Events per second, for the note on how long the spill lasts
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
         rate: u64,
+    },
+    /// Check, format, explain or test flow files
+    #[command(subcommand)]
+    Flow(FlowArgs),
+    /// Explain a code of the flow language: its cause, an example, the repair
+    Explain {
+        /// The code, such as TG0301
+        code: String,
     },
     /// Show the configuration, or what may stand in it
     #[command(subcommand)]

@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod config;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
+pub(crate) mod flow;
 mod input;
 pub(crate) mod ledger;
 pub(crate) mod log;

@@ -4,6 +4,7 @@ pub use tidegate_client as client;
 pub use tidegate_config as config;
 pub use tidegate_core as core;
 pub use tidegate_eventlog as eventlog;
+pub use tidegate_flow as flow;
 pub use tidegate_log as log;
 pub use tidegate_logger as logger;
 pub use tidegate_outbox as outbox;

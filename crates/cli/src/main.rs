@@ -52,6 +52,8 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
             on_tokio(commands::run::run(run, output, format))
         }
         CommandArgs::Check { file, rate } => commands::check::run(file, *rate, output),
+        CommandArgs::Flow(command) => commands::flow::run(command, output),
+        CommandArgs::Explain { code } => commands::flow::explain_code(code, output),
         CommandArgs::Config(command) => commands::config::run(command, output),
         CommandArgs::Ledger(ledger) => on_tokio(commands::ledger::run(ledger, output)),
         CommandArgs::Audit(books) => on_tokio(commands::audit::run(books, output)),

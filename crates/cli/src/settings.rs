@@ -11,7 +11,7 @@ use tidegate_config::{Color, Config, ConfigSource, Inputs, Loaded, Problem, Seve
 use crate::args::ConfigFile;
 use crate::parts;
 use crate::report::{ErrorReport, Exit, MessageFormat, is_colorful, say};
-use files::{SiblingFiles, name_of, read_text};
+pub(crate) use files::{SiblingFiles, name_of, read_text};
 
 /// The file that is read when none is named.
 const DEFAULT_FILE: &str = "tidegate.yaml";

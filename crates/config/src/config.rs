@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
 use crate::keys::{FoundKey, KeyKind, ROOT, find};
-use crate::problem::{Problem, Span};
+use crate::problem::{Problem, TextSpan};
 use crate::secret::{MASK, Secret, has_password, secrets_in, shown_address, shown_name};
 use crate::value::{Branch, Origin, Value, ValueEntry, ValueLocation};
 
@@ -55,7 +55,7 @@ impl Config {
         }
     }
 
-    fn file(&self, span: &Span) -> &str {
+    fn file(&self, span: &TextSpan) -> &str {
         self.files.get(span.source).map_or("", String::as_str)
     }
 

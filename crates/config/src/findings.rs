@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::keys::{self, KeyKind, relaxed};
 use crate::load::ConfigSource;
 use crate::path::KeyPath;
-use crate::problem::{Problem, Problems, Span};
+use crate::problem::{Problem, Problems, TextSpan};
 use crate::secret::{is_secret_name, is_suspicious};
 use crate::value::ValueLocation;
 
@@ -19,7 +19,7 @@ pub(crate) struct Findings<'a> {
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     /// Where secrets stand in the texts.
-    masks: Vec<Span>,
+    masks: Vec<TextSpan>,
     /// Sources that could not be parsed, so that we do not know where their secrets are.
     opaque: Vec<usize>,
 }
@@ -43,7 +43,7 @@ impl<'a> Findings<'a> {
         message: impl Into<String>,
     ) -> Problem {
         // The last file is the one that was asked for; what it imports stands before it.
-        let main = self.sources.len().checked_sub(1).map(Span::top_of);
+        let main = self.sources.len().checked_sub(1).map(TextSpan::top_of);
         let spot = match main {
             Some(top) if *spot == ValueLocation::Default => ValueLocation::File(top),
             Some(_) | None => spot.clone(),
@@ -76,7 +76,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn file(&self, span: &Span) -> &str {
+    fn file(&self, span: &TextSpan) -> &str {
         let source = self.sources.get(span.source);
         source.map_or("", |source| &source.name)
     }
@@ -95,7 +95,7 @@ impl<'a> Findings<'a> {
     }
 
     /// Keeps what stands here out of every snippet.
-    pub(crate) fn mask(&mut self, span: Span) {
+    pub(crate) fn mask(&mut self, span: TextSpan) {
         self.masks.push(span);
     }
 

@@ -12,7 +12,7 @@ use crate::interpolate::interpolate;
 use crate::keys::{IMPORTS, ROOT, find};
 use crate::load::ConfigSource;
 use crate::path::KeyPath;
-use crate::problem::Span;
+use crate::problem::TextSpan;
 use crate::secret::shown_text;
 use crate::tree::{self, Body, YamlNode};
 use crate::value::ValueLocation;
@@ -63,7 +63,7 @@ struct Remark {
     /// The file it stands in, by [`Walk::numbers`].
     file: usize,
     /// Where in the file; the number of the source is not known yet.
-    span: Span,
+    span: TextSpan,
     path: KeyPath,
     message: String,
     is_problem: bool,
@@ -116,7 +116,7 @@ impl Expanded {
 /// A pattern in its place.
 struct Import {
     pattern: String,
-    span: Span,
+    span: TextSpan,
     path: KeyPath,
 }
 
@@ -208,7 +208,7 @@ fn imports(text: &str, environment: &BTreeMap<String, String>) -> Vec<Import> {
         return Vec::new();
     };
     let mut found = Vec::new();
-    let mut add = |text: &str, span: Span, n: usize| {
+    let mut add = |text: &str, span: TextSpan, n: usize| {
         let path = KeyPath::default().name(IMPORTS).index(n);
         found.push(Import {
             pattern: text.to_owned(),

@@ -21,6 +21,7 @@ macro_rules! keys {
 
 mod eventbus;
 mod eventlog;
+mod flow;
 mod handler;
 mod list;
 mod log;
@@ -80,7 +81,8 @@ impl Part {
 
     /// The part of a section.
     pub(crate) fn of_section(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|part| part.name() == name)
+        let is_flow = FLOW_SECTIONS.contains(&name).then_some(Self::Flows);
+        is_flow.or_else(|| Self::ALL.into_iter().find(|part| part.name() == name))
     }
 
     /// The name of the part, which is also the name of its section.
@@ -255,6 +257,17 @@ const FACTOR: KeyKind = KeyKind::Float {
 const TEXTS: KeyKind = KeyKind::List(&KeyKind::Text);
 const HTTP: KeyKind = KeyKind::Url(&["http", "https"]);
 
+/// Sections that are about flows, beside the one of their name.
+const FLOW_SECTIONS: [&str; 7] = [
+    "stage-namespace",
+    "streams",
+    "lookups",
+    "circuit-breakers",
+    "checkpoints",
+    "state-backends",
+    "resources",
+];
+
 /// The key that names other files.
 pub(crate) const IMPORTS: &str = "imports";
 
@@ -282,6 +295,20 @@ pub(crate) static ROOT: &[Key] = keys! {
     "eventbus": Section(eventbus::EVENTBUS) => Filled;
     /// Flow files to run; patterns with `*` are allowed.
     "flows": TEXTS => Value("[]");
+    /// How the names of the metrics of flows begin.
+    "stage-namespace": KeyKind::Text => Value("tidegate");
+    /// Where the streams of flows live, by name.
+    "streams": map(&Section(flow::STREAM)) => Filled;
+    /// Where the lookups of flows live, by name.
+    "lookups": map(&Section(flow::LOOKUP)) => Filled;
+    /// Circuit breakers of lookups, by name.
+    "circuit-breakers": map(&Section(flow::BREAKER)) => Filled;
+    /// Where snapshots of flows are kept, by name.
+    "checkpoints": map(&Section(flow::CHECKPOINT)) => Filled;
+    /// Where the state of flows lives, by name.
+    "state-backends": map(&Section(flow::STATE_BACKEND)) => Filled;
+    /// Tasks, epochs and limits of each process of the flows, by name.
+    "resources": map(&Section(flow::RESOURCES)) => Filled;
     /// The console.
     "console": Section(server::CONSOLE) => Filled;
 };

@@ -11,7 +11,7 @@
 
 use crate::keys::{FoundKey, KeyKind, Part, ROOT, find, relaxed};
 use crate::path::{KeyPath, PathStep};
-use crate::problem::Span;
+use crate::problem::TextSpan;
 use crate::tree::{self, Body, YamlNode};
 use crate::value::Branch;
 
@@ -229,7 +229,7 @@ fn nested(steps: &[PathStep], value: &str, kind: Option<KeyKind>) -> Override {
             PathStep::Name(name) => Body::Map(vec![(scalar(name, false), node)]),
         };
         node = YamlNode {
-            span: Span::default(),
+            span: TextSpan::default(),
             body,
         };
     }
@@ -253,7 +253,7 @@ fn leaf(value: &str, kind: Option<KeyKind>) -> Result<YamlNode, String> {
 
 fn scalar(text: &str, plain: bool) -> YamlNode {
     YamlNode {
-        span: Span::default(),
+        span: TextSpan::default(),
         body: Body::Scalar {
             text: text.to_owned(),
             plain,

@@ -1,7 +1,7 @@
 //! Problems of a configuration, and their places.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::value::ValueLocation;
 
 /// A stretch of one source text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Span {
+pub(crate) struct TextSpan {
     /// Which source, counted from zero.
     pub(crate) source: usize,
     /// The first byte.
@@ -25,7 +25,21 @@ pub(crate) struct Span {
     pub(crate) column: usize,
 }
 
-impl Span {
+impl TextSpan {
+    /// The stretch of a source, with its line and column.
+    fn in_text(texts: &[ConfigSource], source: usize, range: Range<usize>) -> Self {
+        let text = texts.get(source).map_or("", |source| source.text.as_str());
+        let before = text.get(..range.start).unwrap_or(text);
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        Self {
+            source,
+            start: range.start,
+            end: range.end,
+            line: 1 + before.matches('\n').count(),
+            column: 1 + before[line_start..].chars().count(),
+        }
+    }
+
     /// The beginning of a source.
     pub(crate) fn top_of(source: usize) -> Self {
         Self {
@@ -66,14 +80,42 @@ pub struct Problem {
     pub parts: Vec<Part>,
     /// The other place of a contradiction, if that is in a file. The message names its line, too.
     #[serde(skip)]
-    pub(crate) also: Option<Span>,
+    pub(crate) also: Option<TextSpan>,
     #[serde(skip)]
-    pub(crate) span: Option<Span>,
+    pub(crate) span: Option<TextSpan>,
 }
 
 impl Problem {
+    /// A problem with a stretch of one of `texts`, for a language that has its own checker.
+    ///
+    /// The path is shown before the message. A second stretch is drawn as well.
+    #[must_use]
+    pub fn in_text(
+        texts: &[ConfigSource],
+        (source, range): (usize, Range<usize>),
+        also: Option<(usize, Range<usize>)>,
+        path: &str,
+        message: &str,
+    ) -> Self {
+        let span = TextSpan::in_text(texts, source, range);
+        Self {
+            file: texts
+                .get(source)
+                .map_or(String::new(), |text| text.name.clone()),
+            line: span.line,
+            column: span.column,
+            path: path.to_owned(),
+            message: message.to_owned(),
+            hint: None,
+            parts: vec![Part::Flows],
+            also: also.map(|(source, range)| TextSpan::in_text(texts, source, range)),
+            span: Some(span),
+        }
+    }
+
     /// The same problem with advice, if there is any.
-    pub(crate) fn hint(mut self, hint: impl Into<Option<String>>) -> Self {
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<Option<String>>) -> Self {
         self.hint = hint.into();
         self
     }
@@ -136,6 +178,12 @@ pub struct Problems {
 }
 
 impl Problems {
+    /// These problems in the order of `texts`, which are drawn as they are.
+    #[must_use]
+    pub fn in_texts(list: Vec<Problem>, texts: Vec<ConfigSource>) -> Self {
+        Self::new(list, Arc::new(texts))
+    }
+
     pub(crate) fn new(mut list: Vec<Problem>, texts: Arc<Vec<ConfigSource>>) -> Self {
         list.sort_by(|a, b| a.rank().cmp(&b.rank()));
         list.dedup();

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use crate::findings::Findings;
 use crate::keys::{FoundKey, IMPORTS, Key, KeyKind, find};
 use crate::path::KeyPath;
-use crate::problem::Span;
+use crate::problem::TextSpan;
 use crate::secret::{is_secret_name, is_suspicious};
 use crate::suggest;
 use crate::tree::{Body, YamlNode};
@@ -27,25 +27,25 @@ pub(crate) struct ConfigReader<'a, 'b> {
 }
 
 /// The keys of one section met so far, by canonical name.
-type Seen = BTreeMap<String, (Span, String)>;
+type Seen = BTreeMap<String, (TextSpan, String)>;
 
 impl ConfigReader<'_, '_> {
-    fn spot(&self, span: Span) -> ValueLocation {
+    fn spot(&self, span: TextSpan) -> ValueLocation {
         let outside = self.outside.clone();
         outside.unwrap_or(ValueLocation::File(span))
     }
 
-    fn key_span(&self, span: Span) -> Option<Span> {
+    fn key_span(&self, span: TextSpan) -> Option<TextSpan> {
         self.outside.is_none().then_some(span)
     }
 
-    fn mask(&mut self, span: Span) {
+    fn mask(&mut self, span: TextSpan) {
         if self.outside.is_none() {
             self.findings.mask(span);
         }
     }
 
-    fn wrong(&mut self, span: Span, path: &KeyPath, message: String, hint: Option<String>) {
+    fn wrong(&mut self, span: TextSpan, path: &KeyPath, message: String, hint: Option<String>) {
         let problem = self.findings.at(&self.spot(span), path, message);
         self.findings.problem(problem.hint(hint));
     }
@@ -126,7 +126,7 @@ impl ConfigReader<'_, '_> {
         self.key(found, key, value, path, into);
     }
 
-    fn twice(&mut self, second: Span, first: Span, path: &KeyPath, message: &str) {
+    fn twice(&mut self, second: TextSpan, first: TextSpan, path: &KeyPath, message: &str) {
         let first = self.spot(first);
         let message = format!("{message}; first in {}", self.findings.place(&first));
         let problem = self.findings.at(&self.spot(second), path, message);
@@ -202,7 +202,7 @@ impl ConfigReader<'_, '_> {
     fn branch<'i>(
         &mut self,
         name: &str,
-        key: Span,
+        key: TextSpan,
         into: &'i mut Branch,
     ) -> Option<&'i mut Branch> {
         let fresh = ValueEntry {

@@ -8,7 +8,7 @@ use annotate_snippets::{
 };
 
 use crate::load::ConfigSource;
-use crate::problem::{Problem, Problems, Span};
+use crate::problem::{Problem, Problems, TextSpan};
 
 /// Problems shown with their lines; past this many, only the number of the others is told.
 const MAX_RENDERED: usize = 100;
@@ -79,7 +79,7 @@ fn one(problem: &Problem, texts: &[ConfigSource], severity: Severity, color: Col
     // Two places of one file share a snippet, so that the reader sees them in their order.
     let together = matches!((problem.span, second), (Some(a), Some(b)) if a.source == b.source);
     if let Some(span) = problem.span {
-        let others: &[Span] = if together { second.as_slice() } else { &[] };
+        let others: &[TextSpan] = if together { second.as_slice() } else { &[] };
         elements.extend(snippet(span, others, texts));
     }
     if let (Some(span), false) = (second, together) {
@@ -102,7 +102,11 @@ fn one(problem: &Problem, texts: &[ConfigSource], severity: Severity, color: Col
     rendered
 }
 
-fn snippet<'a>(main: Span, others: &[Span], texts: &'a [ConfigSource]) -> Option<Element<'a>> {
+fn snippet<'a>(
+    main: TextSpan,
+    others: &[TextSpan],
+    texts: &'a [ConfigSource],
+) -> Option<Element<'a>> {
     let source = texts.get(main.source)?;
     let spans = others.iter().chain([&main]);
     let first = spans.clone().map(|span| span.start).min()?;
@@ -110,7 +114,7 @@ fn snippet<'a>(main: Span, others: &[Span], texts: &'a [ConfigSource]) -> Option
     let window = window(&source.text, first..last);
     let line = 1 + source.text.get(..window.start)?.matches('\n').count();
     let text = source.text.get(window.clone())?;
-    let inside = |span: &Span| {
+    let inside = |span: &TextSpan| {
         let start = span.start.saturating_sub(window.start).min(text.len());
         start
             ..span

@@ -92,7 +92,7 @@ fn places(written: &str, path: &KeyPath) -> Vec<(String, bool)> {
 }
 
 /// The name nearest to `written`, if it is near enough to be a slip.
-pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = relaxed(written);
     let limit = (wanted.chars().count() / 3).clamp(1, 4);
     names

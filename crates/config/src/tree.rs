@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, options};
 
 use crate::flow_variables::EscapedText;
-use crate::problem::Span;
+use crate::problem::TextSpan;
 
 /// The largest file that is read, in bytes.
 pub const MAX_FILE_SIZE: usize = 1 << 20;
@@ -21,7 +21,7 @@ pub const MAX_NODES: usize = 50_000;
 /// A node of the tree.
 #[derive(Debug, Clone)]
 pub(crate) struct YamlNode {
-    pub(crate) span: Span,
+    pub(crate) span: TextSpan,
     pub(crate) body: Body,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn is_null_word(text: &str) -> bool {
 /// Why a text is no tree.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    pub(crate) span: Span,
+    pub(crate) span: TextSpan,
     pub(crate) message: String,
     pub(crate) hint: Option<&'static str>,
 }
@@ -96,7 +96,7 @@ pub(crate) fn parse(text: &str, source: usize) -> Result<Option<YamlNode>, Refus
     if text.len() > MAX_FILE_SIZE {
         let size = text.len();
         let message = format!("has {size} bytes, and at most {MAX_FILE_SIZE} are read");
-        return Err(refuse(Span::top_of(source), &message, None));
+        return Err(refuse(TextSpan::top_of(source), &message, None));
     }
     // The parser gives up later than we do, so that the message is ours and names the limit.
     let options = options! {
@@ -123,7 +123,7 @@ pub(crate) fn parse(text: &str, source: usize) -> Result<Option<YamlNode>, Refus
 
 /// A list or a section whose end has not come yet.
 struct Open {
-    span: Span,
+    span: TextSpan,
     anchor: usize,
     is_map: bool,
     items: Vec<YamlNode>,
@@ -140,10 +140,10 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn span(&self, start: &Marker, end: &Marker) -> Span {
+    fn span(&self, start: &Marker, end: &Marker) -> TextSpan {
         let from = self.escaped.offset(start.index(), start.byte_offset());
         let to = self.escaped.offset(end.index(), end.byte_offset());
-        Span {
+        TextSpan {
             source: self.source,
             start: from,
             end: to.max(from),
@@ -166,14 +166,14 @@ impl Builder<'_> {
 
     /// The same place, or the end of the last line that says something. The parser also complains of
     /// something missing after the end of the file, where there is no line to show.
-    fn within(&self, span: Span) -> Span {
+    fn within(&self, span: TextSpan) -> TextSpan {
         let text = self.escaped.original();
         let end = text.trim_end().len();
         if span.start <= end {
             return span;
         }
         let line = text[..end].rfind('\n').map_or(0, |at| at + 1);
-        Span {
+        TextSpan {
             start: end,
             end,
             line: 1 + text[..line].matches('\n').count(),
@@ -182,7 +182,7 @@ impl Builder<'_> {
         }
     }
 
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Refusal> {
+    fn take(&mut self, event: Event<'_>, span: TextSpan) -> Result<(), Refusal> {
         match event {
             Event::StreamStart
             | Event::StreamEnd
@@ -225,7 +225,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, span: Span, anchor: usize, is_map: bool) -> Result<(), Refusal> {
+    fn begin(&mut self, span: TextSpan, anchor: usize, is_map: bool) -> Result<(), Refusal> {
         if self.open.len() >= MAX_DEPTH {
             return Err(too_deep(span));
         }
@@ -238,7 +238,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn end(&mut self, end: Span) -> Result<(), Refusal> {
+    fn end(&mut self, end: TextSpan) -> Result<(), Refusal> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
@@ -265,7 +265,7 @@ impl Builder<'_> {
         self.place(YamlNode { span, body }, open.anchor, 1)
     }
 
-    fn alias(&mut self, id: usize, span: Span) -> Result<(), Refusal> {
+    fn alias(&mut self, id: usize, span: TextSpan) -> Result<(), Refusal> {
         let Some(target) = self.anchors.get(&id) else {
             return Err(refuse(span, "is an alias of something it stands in", None));
         };
@@ -313,12 +313,12 @@ fn refuse_key(key: &YamlNode) -> Result<(), Refusal> {
     }
 }
 
-fn too_deep(span: Span) -> Refusal {
+fn too_deep(span: TextSpan) -> Refusal {
     let message = format!("is nested deeper than {MAX_DEPTH} levels");
     refuse(span, &message, None)
 }
 
-fn refuse(span: Span, message: &str, hint: Option<&'static str>) -> Refusal {
+fn refuse(span: TextSpan, message: &str, hint: Option<&'static str>) -> Refusal {
     Refusal {
         span,
         message: message.to_owned(),

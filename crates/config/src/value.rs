@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::problem::Span;
+use crate::problem::TextSpan;
 use crate::secret::Secret;
 
 /// Where a value came from.
@@ -49,14 +49,14 @@ impl fmt::Display for Origin {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ValueLocation {
     Default,
-    File(Span),
+    File(TextSpan),
     Environment(String),
     Argument(String),
 }
 
 impl ValueLocation {
     /// The place in a file.
-    pub(crate) const fn span(&self) -> Option<Span> {
+    pub(crate) const fn span(&self) -> Option<TextSpan> {
         if let Self::File(span) = self {
             Some(*span)
         } else {
@@ -65,7 +65,7 @@ impl ValueLocation {
     }
 
     /// The name of the source, and the beginning of a message about a value that is in no file.
-    pub(crate) fn source<'a>(&self, file: impl FnOnce(&Span) -> &'a str) -> (String, String) {
+    pub(crate) fn source<'a>(&self, file: impl FnOnce(&TextSpan) -> &'a str) -> (String, String) {
         match self {
             Self::File(span) => (file(span).to_owned(), String::new()),
             Self::Environment(name) => ("environment".to_owned(), format!("variable `{name}`: ")),
@@ -112,7 +112,7 @@ pub(crate) struct ValueEntry {
     pub(crate) value: Value,
     pub(crate) spot: ValueLocation,
     /// Where its key stands, in a file.
-    pub(crate) key: Option<Span>,
+    pub(crate) key: Option<TextSpan>,
 }
 
 /// A section or a map: canonical or free names and what stands under them.

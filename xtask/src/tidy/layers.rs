@@ -31,6 +31,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
             "tidegate-store",
         ],
     ),
+    ("tidegate-flow", &["tidegate-core", "tidegate-config"]),
     ("tidegate-log", &["tidegate-core", "tidegate-config"]),
     ("tidegate-logger", &["tidegate-core", "tidegate-config"]),
     (

@@ -5,23 +5,30 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::json;
 use tidegate_config::Config;
+use tidegate_flow::Diagnostic;
+use tidegate_flow::diagnostic::shown;
 use tidegate_logger::spill::EVENT_BYTES;
 
 use crate::args::Output;
+use crate::commands::flow;
 use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json, say};
 use crate::settings;
 
 pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, ErrorReport> {
     let loaded = settings::read_file(file)?;
     let notes = notes(&loaded.config, rate);
+    let (findings, flows) = flow::of_config(file, &loaded.config)?;
+    let is_right = !findings.iter().any(Diagnostic::is_error);
     match output {
         Output::Json => {
             print_json(&json!({
                 "problems": loaded.problems, "warnings": loaded.warnings, "notes": notes,
+                "flows": shown(&findings, &flows),
             }))?;
         }
         Output::Table => {
             settings::tell(&loaded, MessageFormat::Text);
+            flow::tell(&findings, &flows);
             for note in &notes {
                 say(&format!("note: {}: {}", note.path, note.message));
             }
@@ -36,9 +43,19 @@ pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, ErrorR
                 count(loaded.problems.len(), "problem"),
                 count(loaded.warnings.len(), "warning")
             ))?;
+            if !flows.is_empty() {
+                let errors = findings.iter().filter(|finding| finding.is_error()).count();
+                let warnings = findings.len() - errors;
+                let files = count(flows.len(), "flow file");
+                print(&format!(
+                    "{files}: {}, {}",
+                    count(errors, "error"),
+                    count(warnings, "warning")
+                ))?;
+            }
         }
     }
-    Ok(Exit::Findings.unless(loaded.problems.is_empty()))
+    Ok(Exit::Findings.unless(loaded.problems.is_empty() && is_right))
 }
 
 /// Something worth knowing that is not wrong.

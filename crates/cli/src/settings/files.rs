@@ -12,7 +12,7 @@ const DASH: &str = "-";
 const STANDARD_INPUT: &str = "standard input";
 
 /// The name of a file in messages.
-pub(super) fn name_of(path: &Path) -> String {
+pub(crate) fn name_of(path: &Path) -> String {
     if path == Path::new(DASH) {
         STANDARD_INPUT.to_owned()
     } else {
@@ -21,7 +21,7 @@ pub(super) fn name_of(path: &Path) -> String {
 }
 
 /// The text of a file, a pipe, a device or standard input, up to the limit of a configuration.
-pub(super) fn read_text(path: &Path) -> io::Result<String> {
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let bytes = read(path)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -66,7 +66,7 @@ fn read_to_end(stream: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// The files beside the one that is read.
-pub(super) struct SiblingFiles;
+pub(crate) struct SiblingFiles;
 
 impl Files for SiblingFiles {
     fn find(&mut self, importer: &str, pattern: &str) -> Result<Vec<String>, String> {

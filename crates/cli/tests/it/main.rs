@@ -18,6 +18,8 @@ mod demo;
 #[cfg(feature = "demo")]
 mod demo_outage;
 mod event_log;
+mod flow;
+mod flow_test;
 mod help;
 mod log;
 mod log_audit;

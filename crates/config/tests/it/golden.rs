@@ -59,6 +59,7 @@ fn the_reference_uncommented_is_a_file_too() {
                 line if line.ends_with(" name:") || line.ends_with(" cel:") => {
                     format!("{line} one")
                 }
+                line if line.ends_with(" type:") => format!("{line} file"),
                 line if line.ends_with("bootstrap-servers:") => format!("{line} localhost:9092"),
                 line => line.to_owned(),
             }

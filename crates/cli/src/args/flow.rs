@@ -1,0 +1,49 @@
+//! The arguments of `tidegate flow`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FlowArgs {
+    /// Check flow files and report everything that is wrong with them
+    Check {
+        /// The files, or directories of them; they share one namespace
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Check the bindings of this configuration, too
+        #[arg(short, long)]
+        config: Option<PathBuf>,
+    },
+    /// Write flow files in their one form; comments stay
+    Fmt {
+        /// The files, or directories of them
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Change nothing, and say which files would change
+        #[arg(long)]
+        check: bool,
+    },
+    /// Show the plan of a flow: inputs, state, timers, topics, and every way out
+    Explain(FlowExplain),
+    /// Run test files on a model of the flow, in virtual time
+    Test {
+        /// The test files, or directories of them
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FlowExplain {
+    /// The file, or a directory of files
+    pub(crate) file: PathBuf,
+    /// Only this process
+    pub(crate) process: Option<String>,
+    /// Draw it, as Mermaid text
+    #[arg(long)]
+    pub(crate) graph: bool,
+    /// Compare with the flow that wrote the stored state: kept, dropped, needs migration
+    #[arg(long, value_name = "OLD", conflicts_with = "graph")]
+    pub(crate) against: Option<PathBuf>,
+}

@@ -1,0 +1,65 @@
+//! `tidegate flow test`.
+
+use crate::command::{run, run_in};
+
+const FLOW: &str =
+    "process big\n    receive orders\n    filter amount > 10\n    emit to large\nend\n";
+const TESTS: &str = "flow: big.flow
+process: big
+tests:
+  - name: small orders stay behind
+    steps:
+      - send: { stream: orders, value: { amount: 5 } }
+      - send: { stream: orders, value: { amount: 12.50 } }
+      - expect: { stream: large, values: [ { amount: 12.50 } ], ledger: { delivered: 2 } }
+";
+
+#[test]
+fn r25_the_tests_of_the_examples_pass() {
+    let directory = format!("{}/../../examples/flows", env!("CARGO_MANIFEST_DIR"));
+    let ran = run(&["flow", "test", &directory]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    assert!(ran.stdout.contains(" 0 failed"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_test_that_fails_shows_the_difference_and_ends_with_three() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("big.flow", FLOW);
+    write("big.test.yaml", TESTS);
+    let ran = run_in(dir.path(), &["flow", "test", "."]);
+    let passed = "1 test: 1 passed, 0 failed\n";
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), passed));
+    write(
+        "big.test.yaml",
+        &TESTS.replace("values: [ { amount: 12.50", "values: [ { amount: 12.51"),
+    );
+    let ran = run_in(dir.path(), &["flow", "test", "big.test.yaml"]);
+    let failed = "big.test.yaml: small orders stay behind
+    step 3: expected {\"amount\":12.51}, found {\"amount\":12.50}
+1 test: 0 passed, 1 failed\n";
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(3), failed));
+    let ran = run_in(dir.path(), &["flow", "test", "big.test.yaml", "-o", "json"]);
+    let json = ran.json();
+    assert_eq!(
+        (
+            json["failed"].as_u64(),
+            json["tests"][0]["passed"].as_bool()
+        ),
+        (Some(1), Some(false))
+    );
+    write("big.flow", "process big receive orders end");
+    let ran = run_in(dir.path(), &["flow", "test", "big.test.yaml"]);
+    assert!(ran.stdout.contains("TG0202"), "{}", ran.stdout);
+    assert_eq!(ran.code, Some(3));
+    let ran = run_in(
+        dir.path(),
+        &["flow", "test", "missing.test.yaml", "-o", "json"],
+    );
+    assert_eq!(
+        ran.json()["error"]["code"].as_str(),
+        Some("flow.unreadable")
+    );
+    assert_eq!(ran.code, Some(1));
+}

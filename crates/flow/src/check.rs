@@ -1,0 +1,179 @@
+//! The checker: trees in, a plan or diagnostics out.
+//!
+//! Declarations are collected first, over all files of a deployment. Then each process is walked once in the order of
+//! its text: what is wrong is written down, and what is right becomes a part of the plan.
+
+mod bindings;
+mod blocks;
+mod combine;
+mod declarations;
+mod expressions;
+mod process;
+mod registered;
+mod route;
+mod steps;
+mod transforms;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::plan::{FlowPlan, PLAN_VERSION};
+use crate::syntax::{MAX_DIAGNOSTICS, SyntaxTree, parse};
+use crate::{Diagnostic, Span};
+pub use bindings::{Bindings, LookupBinding, StreamBinding, check_bindings, problem_code};
+use declarations::Declaration;
+pub use registered::{Registered, RegisteredTransform};
+
+/// The result of a check.
+#[derive(Debug, Clone)]
+pub struct CheckedFlows {
+    /// The plan; none where a diagnostic is an error.
+    pub plan: Option<FlowPlan>,
+    /// Everything that was found, in the order of the files.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Where streams, lookups and the like are named, for the check of their bindings.
+    pub places: Vec<NamedPlace>,
+}
+
+/// A name that the configuration binds, and where the flow uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPlace {
+    /// The section of the configuration: `streams`, `lookups`, `checkpoints` or `state-backends`.
+    pub section: &'static str,
+    /// The name.
+    pub name: String,
+    /// The process.
+    pub process: String,
+    /// The place in the flow.
+    pub span: Span,
+}
+
+/// Checks the texts of all files of a deployment, which share one namespace.
+///
+/// ```
+/// use tidegate_flow::check::{Registered, check_flows};
+/// let flows = check_flows(&["process copy receive a emit to b end"], &Registered::default());
+/// assert!(flows.plan.unwrap().processes.contains_key("copy"));
+/// let flows = check_flows(&["process copy receive a end"], &Registered::default());
+/// assert_eq!(flows.diagnostics[0].code, "TG0202");
+/// ```
+#[must_use]
+pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
+    let mut trees: Vec<SyntaxTree> = Vec::new();
+    let mut diagnostics = Vec::new();
+    for (source, text) in texts.iter().enumerate() {
+        let (tree, found) = parse(text, u32::try_from(source).unwrap_or(u32::MAX));
+        diagnostics.extend(found);
+        trees.push(tree);
+    }
+    let mut checker = FlowChecker {
+        registered,
+        trees: &trees,
+        names: BTreeMap::new(),
+        plan: FlowPlan {
+            version: PLAN_VERSION,
+            ..FlowPlan::default()
+        },
+        used: BTreeSet::new(),
+        diagnostics,
+        errors: 0,
+        places: Vec::new(),
+    };
+    checker.declarations();
+    checker.processes();
+    checker.unused_transforms();
+    let FlowChecker {
+        plan,
+        mut diagnostics,
+        places,
+        ..
+    } = checker;
+    diagnostics.sort_by(|a, b| (a.span, a.code, &a.message).cmp(&(b.span, b.code, &b.message)));
+    diagnostics.dedup();
+    cap(&mut diagnostics);
+    let has_error = diagnostics.iter().any(Diagnostic::is_error);
+    CheckedFlows {
+        plan: (!has_error).then_some(plan),
+        diagnostics,
+        places,
+    }
+}
+
+/// Keeps so many diagnostics of each file, errors first. The last error says that there are more.
+fn cap(diagnostics: &mut Vec<Diagnostic>) {
+    let mut errors: BTreeMap<u32, usize> = BTreeMap::new();
+    diagnostics.retain_mut(|diagnostic| {
+        if !diagnostic.is_error() {
+            return true;
+        }
+        let count = errors.entry(diagnostic.span.source).or_default();
+        *count += 1;
+        if *count == MAX_DIAGNOSTICS {
+            let message = format!(
+                "only {MAX_DIAGNOSTICS} findings of a file are listed, the limit `diagnostics`"
+            );
+            *diagnostic = Diagnostic::new("TG0016", diagnostic.span, message);
+        }
+        *count <= MAX_DIAGNOSTICS
+    });
+    diagnostics.retain(|diagnostic| {
+        let count = errors.entry(diagnostic.span.source).or_default();
+        *count += usize::from(!diagnostic.is_error());
+        diagnostic.is_error() || *count <= MAX_DIAGNOSTICS
+    });
+}
+
+struct FlowChecker<'t> {
+    registered: &'t Registered,
+    trees: &'t [SyntaxTree],
+    names: BTreeMap<String, Declaration<'t>>,
+    plan: FlowPlan,
+    /// Transforms and tables that a process uses, so that the others are checked by themselves.
+    used: BTreeSet<String>,
+    diagnostics: Vec<Diagnostic>,
+    /// Errors among them, of the checker itself.
+    errors: usize,
+    places: Vec<NamedPlace>,
+}
+
+impl FlowChecker<'_> {
+    fn found(
+        &mut self,
+        code: &'static str,
+        span: Span,
+        message: impl Into<String>,
+    ) -> &mut Diagnostic {
+        let diagnostic = Diagnostic::new(code, span, message);
+        self.errors += usize::from(diagnostic.is_error());
+        self.diagnostics.push(diagnostic);
+        let last = self.diagnostics.len() - 1;
+        &mut self.diagnostics[last]
+    }
+
+    /// Whether more errors were found than are shown.
+    const fn is_full(&self) -> bool {
+        self.errors > MAX_DIAGNOSTICS * self.trees.len()
+    }
+
+    /// The same, with the nearest of these names as advice.
+    fn unknown<'n>(
+        &mut self,
+        code: &'static str,
+        span: Span,
+        (what, name): (&str, &str),
+        names: impl Iterator<Item = &'n str>,
+    ) {
+        // Past the limit nothing is shown, and a suggestion would be the work of many names.
+        if self.is_full() {
+            self.found(code, span, "");
+            return;
+        }
+        // A name that stands in a part that could not be read may be declared there.
+        if self.trees.iter().any(|tree| tree.is_skipped(name)) {
+            return;
+        }
+        let near =
+            tidegate_config::nearest(name, names).map(|near| format!("did you mean `{near}`?"));
+        self.found(code, span, format!("there is no {what} `{name}`"))
+            .help = near;
+    }
+}

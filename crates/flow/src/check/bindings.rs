@@ -1,0 +1,295 @@
+//! Bindings: whether the configuration has everything that the flows name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_config::{Config, Problem};
+
+use super::{CheckedFlows, NamedPlace};
+use crate::plan::{OperatorPlan, ProcessPlan};
+use crate::{Diagnostic, Span};
+
+/// Types of bindings that this build has not.
+const NOT_BUILT: [(&str, &str); 3] = [
+    ("lookups", "mongodb"),
+    ("checkpoints", "s3"),
+    ("state-backends", "remote"),
+];
+
+/// The names that the configuration binds.
+///
+/// ```
+/// use tidegate_config::{Inputs, load};
+/// use tidegate_flow::check::Bindings;
+/// let config = load(&Inputs::of_text("tidegate.yaml", "streams: {orders: {partitions: 3}}")).config;
+/// assert_eq!(Bindings::from_config(&config).streams["orders"].partitions, Some(3));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bindings {
+    /// The streams.
+    pub streams: BTreeMap<String, StreamBinding>,
+    /// The lookups, checkpoints and state backends: the section, the name, and the type.
+    pub others: Vec<LookupBinding>,
+    /// Processes that must not be exactly once, because `resources` says so.
+    pub weaker: Vec<String>,
+}
+
+impl Bindings {
+    /// The bindings of a configuration.
+    #[must_use]
+    pub fn from_config(config: &Config) -> Self {
+        let streams = config.names("streams").into_iter().map(|name| {
+            let key = |key: &str| format!("streams.\"{name}\".{key}");
+            let partitions = config
+                .integer(&key("partitions"))
+                .and_then(|count| u32::try_from(count).ok());
+            let cluster = config.text(&key("cluster")).unwrap_or("default").to_owned();
+            let origin = config
+                .origin(&format!("streams.\"{name}\""))
+                .map(|origin| origin.to_string());
+            (
+                name.to_owned(),
+                StreamBinding {
+                    cluster,
+                    partitions,
+                    origin: origin.unwrap_or_default(),
+                },
+            )
+        });
+        let streams = streams.collect();
+        let others = ["lookups", "checkpoints", "state-backends"]
+            .into_iter()
+            .flat_map(|section| {
+                config
+                    .names(section)
+                    .into_iter()
+                    .map(move |name| LookupBinding {
+                        section: section.to_owned(),
+                        name: name.to_owned(),
+                        kind: config
+                            .text(&format!("{section}.\"{name}\".type"))
+                            .unwrap_or_default()
+                            .to_owned(),
+                    })
+            });
+        let others = others.collect();
+        let weaker = config.names("resources").into_iter().filter(|name| {
+            let delivery = config.text(&format!("resources.\"{name}\".delivery"));
+            delivery.is_some_and(|delivery| delivery != "exactly-once")
+        });
+        Self {
+            streams,
+            others,
+            weaker: weaker.map(str::to_owned).collect(),
+        }
+    }
+}
+
+/// Where a stream lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StreamBinding {
+    /// The cluster.
+    pub cluster: String,
+    /// The number of partitions, if it is given.
+    pub partitions: Option<u32>,
+    /// The place in the configuration.
+    pub origin: String,
+}
+
+/// A binding with a type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookupBinding {
+    /// The section: `lookups`, `checkpoints` or `state-backends`.
+    pub section: String,
+    /// The name that the flows use.
+    pub name: String,
+    /// The type.
+    pub kind: String,
+}
+
+/// The code of a problem that the configuration itself has.
+#[must_use]
+pub fn problem_code(problem: &Problem) -> &'static str {
+    if problem.message.contains("is not a key of") {
+        "TG0702"
+    } else if problem.message.contains("needs the variable") {
+        "TG0706"
+    } else {
+        "config.invalid"
+    }
+}
+
+/// Compares the names of the flows with the configuration.
+///
+/// ```
+/// use tidegate_flow::check::{Bindings, Registered, check_bindings, check_flows};
+/// let flows = check_flows(&["process copy receive a emit to b end"], &Registered::default());
+/// let found = check_bindings(&flows, &Bindings::default());
+/// let words: Vec<&str> = found.iter().map(|found| found.message.as_str()).collect();
+/// assert_eq!(words[0], "`streams` of the configuration has no `copy_dlq`");
+/// assert_eq!(words.len(), 3);
+/// ```
+#[must_use]
+pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let mut told: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for place in &flows.places {
+        if told.insert((place.section, &place.name)) {
+            found.extend(bound(place, bindings));
+        }
+    }
+    for (name, process) in flows.plan.iter().flat_map(|plan| &plan.processes) {
+        let place = |stream: &str| {
+            let mut places = flows
+                .places
+                .iter()
+                .filter(|place| place.process == *name && place.section == "streams");
+            places
+                .find(|place| place.name == stream)
+                .map_or(Span::default(), |place| place.span)
+        };
+        found.extend(partitions(process, bindings, &place));
+        if !bindings.weaker.contains(name) {
+            found.extend(clusters(process, bindings, &place));
+        }
+    }
+    found.sort_by(|a, b| (a.span, a.code).cmp(&(b.span, b.code)));
+    found
+}
+
+fn bound(place: &NamedPlace, bindings: &Bindings) -> Option<Diagnostic> {
+    let NamedPlace {
+        section,
+        name,
+        span,
+        ..
+    } = place;
+    let missing = |code, names: Vec<&str>| {
+        let near = tidegate_config::nearest(name, names.into_iter())
+            .map(|near| format!("did you mean `{near}`?"));
+        let help =
+            near.unwrap_or_else(|| format!("add `{name}` to `{section}` in the configuration"));
+        Some(
+            Diagnostic::new(
+                code,
+                *span,
+                format!("`{section}` of the configuration has no `{name}`"),
+            )
+            .help(help),
+        )
+    };
+    if *section == "streams" {
+        let is_bound = bindings.streams.contains_key(name);
+        return if is_bound {
+            None
+        } else {
+            missing(
+                "TG0701",
+                bindings.streams.keys().map(String::as_str).collect(),
+            )
+        };
+    }
+    let of_section = || {
+        bindings
+            .others
+            .iter()
+            .filter(|other| other.section == *section)
+    };
+    let Some(binding) = of_section().find(|other| other.name == *name) else {
+        let code = if *section == "lookups" {
+            "TG0703"
+        } else {
+            "TG0705"
+        };
+        return missing(
+            code,
+            of_section().map(|other| other.name.as_str()).collect(),
+        );
+    };
+    let is_missing = NOT_BUILT.contains(&(section, binding.kind.as_str()));
+    is_missing.then(|| {
+        let message = format!(
+            "`{section}.{name}` is of type `{}`, which this build does not have",
+            binding.kind
+        );
+        Diagnostic::new("TG0704", *span, message)
+    })
+}
+
+/// Inputs of one step must have as many partitions as each other, unless they are repartitioned.
+fn partitions(
+    process: &ProcessPlan,
+    bindings: &Bindings,
+    place: &dyn Fn(&str) -> Span,
+) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for step in &process.steps {
+        let is_pair = matches!(
+            step.operator,
+            OperatorPlan::Join { .. } | OperatorPlan::Await { .. } | OperatorPlan::Hold { .. }
+        );
+        if !is_pair || !step.repartition.is_empty() {
+            continue;
+        }
+        let sources = process
+            .sources
+            .iter()
+            .filter(|source| step.inputs.contains(&source.alias));
+        let sources = sources.filter(|source| source.repartition.is_none());
+        let counts: Vec<(&str, u32)> = sources
+            .filter_map(|source| {
+                Some((
+                    source.stream.as_str(),
+                    bindings.streams.get(&source.stream)?.partitions?,
+                ))
+            })
+            .collect();
+        let differs = counts
+            .iter()
+            .find(|(_, count)| Some(count) != counts.first().map(|(_, count)| count));
+        if let (Some((first, one)), Some((stream, other))) = (counts.first(), differs) {
+            let origin = |stream: &str| {
+                bindings
+                    .streams
+                    .get(stream)
+                    .map_or("", |binding| &binding.origin)
+            };
+            let (at, there) = (origin(first), origin(stream));
+            let message = format!(
+                "`{first}` has {one} partitions ({at}) and `{stream}` has {other} ({there})"
+            );
+            found.push(Diagnostic::new("TG0707", place(stream), message).also(place(first)));
+        }
+    }
+    found
+}
+
+/// Exactly-once needs inputs and outputs of one cluster.
+fn clusters(
+    process: &ProcessPlan,
+    bindings: &Bindings,
+    place: &dyn Fn(&str) -> Span,
+) -> Vec<Diagnostic> {
+    let cluster = |stream: &str| {
+        bindings
+            .streams
+            .get(stream)
+            .map(|binding| binding.cluster.as_str())
+    };
+    let Some(home) = process
+        .sources
+        .iter()
+        .find_map(|source| cluster(&source.stream))
+    else {
+        return Vec::new();
+    };
+    let away = process
+        .sinks
+        .iter()
+        .filter(|sink| cluster(&sink.stream).is_some_and(|other| other != home));
+    away.map(|sink| {
+        let origin = bindings.streams.get(&sink.stream).map_or("", |binding| &binding.origin);
+        let message = format!("`{}` is in another cluster than the input ({origin}), so it cannot commit with the epoch", sink.stream);
+        Diagnostic::new("TG0708", place(&sink.stream), message).help("say `delivery: at-least-once` in `resources`")
+    })
+    .collect()
+}

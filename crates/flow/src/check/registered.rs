@@ -1,0 +1,45 @@
+//! The names that Rust brings: transforms, rules, functions, lookups and state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::expression::FunctionSignature;
+use crate::value::{FlowType, ObjectType};
+
+/// The names that an application registers, with their types.
+///
+/// ```
+/// use tidegate_flow::check::{Registered, RegisteredTransform, check_flows};
+/// let mut registered = Registered::default();
+/// registered.transforms.insert("score".to_owned(), RegisteredTransform::default());
+/// let flows = check_flows(&["process p receive a transform using score emit to b end"], &registered);
+/// assert!(flows.plan.is_some());
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Registered {
+    /// Transforms.
+    pub transforms: BTreeMap<String, RegisteredTransform>,
+    /// Rules, which answer a route or complete a hold.
+    pub rules: BTreeSet<String>,
+    /// Functions of expressions.
+    pub functions: BTreeMap<String, FunctionSignature>,
+    /// Lookups, with the fields of their answers.
+    pub lookups: BTreeMap<String, ObjectType>,
+    /// State.
+    pub state: BTreeMap<String, FlowType>,
+}
+
+/// A transform in Rust.
+#[derive(Debug, Clone, Default)]
+pub struct RegisteredTransform {
+    /// The fields of its results; unknown without them.
+    pub output: Option<ObjectType>,
+}
+
+impl Registered {
+    /// Whether a transform, rule or lookup of this name is registered.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.transforms.contains_key(name)
+            || self.rules.contains(name)
+            || self.lookups.contains_key(name)
+    }
+}

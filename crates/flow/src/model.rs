@@ -1,0 +1,374 @@
+//! The model: a plain interpreter of a plan, which says what the runtime has to do.
+//!
+//! One record at a time, ordered maps, virtual time, no durability and no speed. A record that fails leaves
+//! everything as it was before it came, and takes the way that its handler names.
+//!
+//! Two things are simpler than in the runtime: attempts follow each other without their delays, and there is one
+//! partition.
+
+mod combine;
+mod fields;
+mod memory;
+mod outputs;
+mod script;
+mod steps;
+mod transform;
+mod window;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tidegate_core::books::{Account, Books, LossReason, Place};
+use tidegate_core::{Code, EventId, FailureClass};
+
+pub use outputs::{ModelDeadLetter, ModelOutput};
+pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, ScriptedTransform};
+
+use self::memory::{Memory, ModelTimer};
+use crate::expression::{EvaluationFailure, RecordMetadata};
+use crate::plan::{FailureKind, FlowPlan, ModePlan, ProcessPlan, SlowPlan, SourcePlan};
+use crate::value::JsonRecord;
+
+/// How long an input may be silent before it stops holding back the watermark.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A record that is sent to the model.
+#[derive(Debug, Clone, Default)]
+pub struct ModelInput {
+    /// The stream.
+    pub stream: String,
+    /// The key.
+    pub key: Option<String>,
+    /// When it is sent; the clock never goes back.
+    pub at: Option<Timestamp>,
+    /// Its event id; one is made from stream and offset without it.
+    pub id: Option<EventId>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// The headers.
+    pub headers: BTreeMap<String, String>,
+}
+
+/// A record on its way through the steps.
+#[derive(Debug, Clone)]
+struct Moving {
+    record: JsonRecord,
+    metadata: RecordMetadata,
+    /// Its event time, or the time when it came.
+    time: i64,
+    id: EventId,
+    /// The inputs that it stands for in the books.
+    ids: Vec<EventId>,
+}
+
+/// A step that failed.
+#[derive(Debug, Clone)]
+struct StepFailure {
+    kind: FailureKind,
+    class: FailureClass,
+    code: Code,
+    message: String,
+    attempts: u32,
+    /// The record as it came to the step.
+    record: JsonRecord,
+}
+
+impl StepFailure {
+    fn of(kind: FailureKind, failure: EvaluationFailure, record: &JsonRecord) -> Self {
+        Self {
+            kind,
+            class: failure.class,
+            code: failure.code,
+            message: failure.message,
+            attempts: 1,
+            record: record.clone(),
+        }
+    }
+
+    fn new(
+        kind: FailureKind,
+        code: &'static str,
+        message: impl Into<String>,
+        record: &JsonRecord,
+    ) -> Self {
+        Self::of(kind, *EvaluationFailure::new(code, message), record)
+    }
+}
+
+/// An interpreter of one process.
+///
+/// ```
+/// use tidegate_flow::check::{Registered, check_flows};
+/// use tidegate_flow::model::{FlowModel, ModelInput, ModelScript};
+/// let flow = "process big receive orders filter amount > 10 emit to large end";
+/// let plan = check_flows(&[flow], &Registered::default()).plan.expect("is right");
+/// let mut model = FlowModel::new(&plan, "big", ModelScript::default()).expect("has the process");
+/// for amount in [5, 50] {
+///     let value = format!("{{\"amount\":{amount}}}").into_bytes();
+///     model.send(ModelInput { stream: "orders".to_owned(), value, ..ModelInput::default() });
+/// }
+/// assert_eq!(model.outputs("large").count(), 1);
+/// assert_eq!(model.account().delivered, 2);
+/// ```
+#[derive(Debug)]
+pub struct FlowModel<'p> {
+    plan: &'p FlowPlan,
+    process: &'p ProcessPlan,
+    name: String,
+    script: ModelScript,
+    /// The clock in milliseconds since 1970; none before the first record.
+    clock: Option<i64>,
+    is_slow: bool,
+    memory: Memory,
+    offsets: BTreeMap<String, i64>,
+    /// The results of the record or timer that is being worked on.
+    results: outputs::Results,
+    outputs: Vec<ModelOutput>,
+    dead_letters: Vec<ModelDeadLetter>,
+    places: BTreeMap<EventId, Place>,
+    books: Books,
+    metrics: BTreeMap<String, Vec<String>>,
+}
+
+impl<'p> FlowModel<'p> {
+    /// A model of one process of a plan; none where the plan has no such process.
+    #[must_use]
+    pub fn new(plan: &'p FlowPlan, process: &str, script: ModelScript) -> Option<Self> {
+        Some(Self {
+            plan,
+            process: plan.processes.get(process)?,
+            name: process.to_owned(),
+            script,
+            clock: None,
+            is_slow: false,
+            memory: Memory::default(),
+            offsets: BTreeMap::new(),
+            results: outputs::Results::default(),
+            outputs: Vec::new(),
+            dead_letters: Vec::new(),
+            places: BTreeMap::new(),
+            books: Books::default(),
+            metrics: BTreeMap::new(),
+        })
+    }
+
+    fn now(&self) -> i64 {
+        self.clock.unwrap_or(0)
+    }
+
+    fn timestamp(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+
+    /// Records come faster than they leave, or no longer.
+    pub fn set_slow(&mut self, is_slow: bool) {
+        self.is_slow = is_slow;
+    }
+
+    /// Sends a record. Timers that are due before it fire first.
+    pub fn send(&mut self, input: ModelInput) {
+        let at = input
+            .at
+            .map_or(self.now(), Timestamp::as_millisecond)
+            .max(self.now());
+        if self.clock.is_none() {
+            self.clock = Some(at);
+            for source in &self.process.sources {
+                self.memory
+                    .inputs
+                    .entry(source.alias.clone())
+                    .or_default()
+                    .last_seen = at;
+            }
+        }
+        self.move_clock(at);
+        let offset = self.offsets.entry(input.stream.clone()).or_insert(0);
+        *offset += 1;
+        let offset = *offset - 1;
+        let made = || EventId::derived(&[&input.stream, &offset.to_string()]);
+        let id = input.id.unwrap_or_else(made);
+        for source in self
+            .process
+            .sources
+            .iter()
+            .filter(|source| source.stream == input.stream)
+        {
+            let metadata = RecordMetadata {
+                key: input.key.clone(),
+                id: id.to_string(),
+                topic: input.stream.clone(),
+                partition: 0,
+                offset,
+                timestamp: Self::timestamp(at),
+                headers: input.headers.clone(),
+            };
+            self.take(source, &input.value, metadata, id);
+        }
+        self.fire_due();
+    }
+
+    /// One record of one input, from its bytes to its last place.
+    fn take(&mut self, source: &SourcePlan, value: &[u8], metadata: RecordMetadata, id: EventId) {
+        if self.is_slow
+            && let Some(reason) = self.slow_loss(id)
+        {
+            self.results.settle(&[id], Place::Lost(reason));
+            self.commit();
+            return;
+        }
+        let before = self.memory.clone();
+        let moving = match self.decode(source, value, &metadata, id) {
+            Ok(Some(moving)) => moving,
+            Ok(None) => {
+                self.results.settle(&[id], Place::Delivered);
+                self.commit();
+                return;
+            }
+            Err(failure) => {
+                self.results.clear();
+                let stream = format!("{}_dlq", self.name);
+                self.bury(&stream, &failure, "decode", &metadata, value, &[id]);
+                self.commit();
+                return;
+            }
+        };
+        let time = moving.time;
+        let result = self.flow(&source.alias, 0, moving.clone());
+        if let Err(failure) = result {
+            self.memory = before;
+            self.results.clear();
+            self.handle(&failure, &metadata, value, &moving.ids);
+        }
+        self.memory
+            .see(&source.alias, time, self.clock.unwrap_or(0));
+        self.commit();
+    }
+
+    /// The reason for which a record is lost while the process is slow.
+    fn slow_loss(&self, id: EventId) -> Option<LossReason> {
+        match &self.process.slow {
+            SlowPlan::Block | SlowPlan::BlockAlert { .. } => None,
+            SlowPlan::Drop { .. } => Some(LossReason::from_static("slow_drop")),
+            SlowPlan::Sample { rate, .. } => {
+                // The hash of the id, so that a replay keeps the same ones.
+                let hashed = EventId::derived(&[&id.to_string()]).as_u128();
+                #[expect(clippy::cast_precision_loss, reason = "a share of records, not money")]
+                let share = (hashed >> 64) as f64 / 18_446_744_073_709_551_616.0;
+                let is_kept = share < rate.parse().unwrap_or(1.0);
+                (!is_kept).then(|| LossReason::from_static("slow_sample"))
+            }
+        }
+    }
+
+    /// Moves the clock; timers that become due fire in their order.
+    pub fn advance(&mut self, by: Duration) {
+        let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
+        self.move_clock(self.now().saturating_add(by));
+    }
+
+    fn move_clock(&mut self, to: i64) {
+        if self.process.time.is_none() {
+            while let Some(due) = self.memory.next_due().filter(|due| *due <= to) {
+                self.clock = Some(due.max(self.now()));
+                self.fire_due();
+            }
+        }
+        self.clock = Some(to);
+        self.fire_due();
+    }
+
+    /// The end of all inputs: in `mode batch` it ends every join.
+    pub fn finish(&mut self) {
+        if self.process.mode != ModePlan::Batch {
+            return;
+        }
+        while let Some((_, timer)) = self.memory.pop_due(i64::MAX) {
+            self.fire(&timer);
+        }
+    }
+
+    /// The time that timers run on: the watermark, or the clock.
+    fn progress(&self) -> i64 {
+        match &self.process.time {
+            None => self.now(),
+            Some(time) => {
+                let delay = i64::try_from(time.watermark_delay_ms).unwrap_or(i64::MAX);
+                let idle = i64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
+                self.memory.newest(self.now(), idle).saturating_sub(delay)
+            }
+        }
+    }
+
+    fn fire_due(&mut self) {
+        loop {
+            let progress = self.progress();
+            let Some((_, timer)) = self.memory.pop_due(progress) else {
+                return;
+            };
+            self.fire(&timer);
+        }
+    }
+
+    fn fire(&mut self, timer: &ModelTimer) {
+        if let Err(failed) = self.fired(timer) {
+            let (failure, metadata, ids) = *failed;
+            // The timer took its entry out for good: the handler gets the record as it was.
+            self.results.clear();
+            let value = failure.record.to_string().into_bytes();
+            self.handle(&failure, &metadata, &value, &ids);
+        }
+        self.commit();
+    }
+
+    /// The records of a stream, in the order of their commit.
+    pub fn outputs<'m>(&'m self, stream: &'m str) -> impl Iterator<Item = &'m ModelOutput> {
+        self.outputs
+            .iter()
+            .filter(move |output| output.stream == stream)
+    }
+
+    /// The records that were given up, in their order.
+    #[must_use]
+    pub fn dead_letters(&self) -> &[ModelDeadLetter] {
+        &self.dead_letters
+    }
+
+    /// The books.
+    #[must_use]
+    pub fn account(&self) -> Account {
+        self.books.account()
+    }
+
+    /// Whether every record that was sent is in exactly one place.
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
+        self.books.is_balanced()
+    }
+
+    /// The values that a metric saw, as JSON.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> &[String] {
+        self.metrics.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The values of a declared state that have not expired, as JSON by key.
+    #[must_use]
+    pub fn state(&self, name: &str) -> BTreeMap<String, String> {
+        let plan = self
+            .process
+            .state
+            .iter()
+            .find(|state| state.id == format!("state/{name}"));
+        let progress = self.progress();
+        plan.map_or_else(BTreeMap::new, |plan| {
+            self.memory.state.shown(plan, self.now(), progress)
+        })
+    }
+
+    /// Records that wait in `await` and `hold`.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.memory.pending()
+    }
+}

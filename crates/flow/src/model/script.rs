@@ -1,0 +1,94 @@
+//! The world outside of the process: answers of lookups, functions and sinks, as a test writes them down.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tidegate_core::{Code, FailureClass};
+
+use crate::expression::EvaluationFailure;
+use crate::value::{FlowValue, JsonRecord};
+
+/// A failure that is written in a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptedFailure {
+    /// Its code.
+    pub code: Code,
+    /// Whether another attempt makes sense.
+    pub class: FailureClass,
+    /// How often it happens; for ever without a number.
+    pub times: Option<u32>,
+}
+
+impl ScriptedFailure {
+    pub(super) fn to_failure(&self) -> EvaluationFailure {
+        EvaluationFailure {
+            class: self.class,
+            code: self.code.clone(),
+            message: "the script lets it fail".to_owned(),
+        }
+    }
+}
+
+/// The answer of a lookup for one key.
+#[derive(Debug, Clone, Default)]
+pub struct ScriptedAnswer {
+    /// The fields of the answer, as a JSON object; none where the key is not found.
+    pub value: Option<JsonRecord>,
+    /// A failure before or in place of the answer.
+    pub failure: Option<ScriptedFailure>,
+}
+
+/// A transform that is registered in Rust: one record becomes none, one or several.
+pub type ScriptedTransform = fn(&JsonRecord) -> Result<Vec<JsonRecord>, Box<EvaluationFailure>>;
+/// A rule that is registered in Rust, or a function of expressions.
+pub type ScriptedRule = fn(&[FlowValue<'_>]) -> Result<FlowValue<'static>, Box<EvaluationFailure>>;
+
+/// Everything that stands outside of the process.
+#[derive(Clone, Default)]
+pub struct ModelScript {
+    /// Answers by lookup and key; the values of several key fields are joined by commas.
+    pub lookups: BTreeMap<String, BTreeMap<String, ScriptedAnswer>>,
+    /// Streams that refuse what is written to them.
+    pub sinks: BTreeMap<String, ScriptedFailure>,
+    /// Transforms in Rust.
+    pub transforms: BTreeMap<String, ScriptedTransform>,
+    /// Rules and functions in Rust. A rule gets the record as a map.
+    pub rules: BTreeMap<String, ScriptedRule>,
+}
+
+impl fmt::Debug for ModelScript {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelScript")
+            .field("lookups", &self.lookups)
+            .field("sinks", &self.sinks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ModelScript {
+    /// One attempt at a lookup.
+    pub(super) fn ask(
+        &mut self,
+        lookup: &str,
+        key: &str,
+    ) -> Result<Option<JsonRecord>, EvaluationFailure> {
+        let Some(answer) = self
+            .lookups
+            .get_mut(lookup)
+            .and_then(|keys| keys.get_mut(key))
+        else {
+            return Ok(None);
+        };
+        if let Some(failure) = &mut answer.failure {
+            match &mut failure.times {
+                None => return Err(failure.to_failure()),
+                Some(0) => {}
+                Some(times) => {
+                    *times -= 1;
+                    return Err(failure.to_failure());
+                }
+            }
+        }
+        Ok(answer.value.clone())
+    }
+}
