@@ -73,6 +73,7 @@ pub(crate) fn dead_letter_of(
         tier: TierIndex(0),
         trail: Vec::new(),
         replays: 0,
+        group: None,
         stage: None,
     };
     let bytes = row.payload.as_ref().map_or(0, |payload| payload.len());

@@ -131,7 +131,9 @@ pub async fn finish_in(
     answer: &KeptAnswer,
 ) -> Result<bool, StoreError> {
     let doing = "keep the answer of an idempotency key";
-    let KeyClaim { scope, key, token } = claim;
+    let KeyClaim {
+        scope, key, token, ..
+    } = claim;
     let status = i64::from(answer.status);
     let values: [&dyn crate::sql::SqlValue; 5] = [scope, key, token, &status, &answer.body];
     let limit = tx.limit();
