@@ -18,7 +18,7 @@ mod tests;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, EventId, Offset, Partition, TierIndex, Topic};
+use crate::{Code, EventId, GroupName, Offset, Partition, TierIndex, Topic};
 
 pub use envelope::EnvelopeError;
 pub use headers::{HeaderError, name};
@@ -120,6 +120,8 @@ pub struct TierFailure {
     pub code: Code,
     /// When its attempts were used up, in milliseconds since 1970.
     pub exhausted_at_ms: u64,
+    /// How many attempts there were in it; 0 where that was not written down.
+    pub attempts: u32,
 }
 
 /// Which step of which stage gave the record up.
@@ -157,6 +159,7 @@ pub struct StageContext {
 ///     tier: TierIndex(0),
 ///     trail: Vec::new(),
 ///     replays: 0,
+///     group: None,
 ///     stage: None,
 /// };
 /// let read = DeadLetter::from_record(letter.key.clone(), letter.value.clone(), &letter.to_headers());
@@ -192,6 +195,8 @@ pub struct DeadLetter {
     pub trail: Vec<TierFailure>,
     /// How often it was replayed.
     pub replays: u32,
+    /// The consumer group that gave it up, if one did. Others share the topic.
+    pub group: Option<GroupName>,
     /// The stage it comes from, if it comes from one.
     pub stage: Option<StageContext>,
 }

@@ -11,6 +11,7 @@ mod decide;
 mod failure;
 mod pause;
 mod poison;
+mod trace;
 
 pub mod books;
 pub mod dead_letter;
@@ -39,3 +40,4 @@ pub use mutex::Mutex;
 pub use names::{GroupName, NameError, Offset, Partition, TierIndex, Topic};
 pub use pause::{PauseReason, PauseReasons};
 pub use poison::PoisonWindow;
+pub use trace::{HexId, ParseTraceError, SpanId, TRACEPARENT, TraceId, Traceparent};

@@ -17,16 +17,22 @@ pub enum PauseReason {
     BackPressure,
     /// The process is going down.
     Shutdown,
+    /// The handler cannot work at all: a wrong token, a missing service.
+    System,
+    /// The next record cannot be read.
+    Damaged,
 }
 
 impl PauseReason {
     /// All reasons, in the order in which they are shown.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Operator,
         Self::Breaker,
         Self::Delay,
         Self::BackPressure,
         Self::Shutdown,
+        Self::System,
+        Self::Damaged,
     ];
 
     /// The name users see.
@@ -38,6 +44,8 @@ impl PauseReason {
             Self::Delay => "delay",
             Self::BackPressure => "back-pressure",
             Self::Shutdown => "shutdown",
+            Self::System => "system",
+            Self::Damaged => "damaged",
         }
     }
 
@@ -48,6 +56,8 @@ impl PauseReason {
             Self::Delay => 1 << 2,
             Self::BackPressure => 1 << 3,
             Self::Shutdown => 1 << 4,
+            Self::System => 1 << 5,
+            Self::Damaged => 1 << 6,
         }
     }
 }
@@ -146,12 +156,12 @@ mod tests {
         }
         assert_eq!(
             paused.to_string(),
-            "operator, breaker, delay, back-pressure, shutdown"
+            "operator, breaker, delay, back-pressure, shutdown, system, damaged"
         );
         paused.remove(PauseReason::Breaker);
         assert_eq!(
             serde_json::to_string(&paused).unwrap(),
-            r#"["operator","delay","back-pressure","shutdown"]"#
+            r#"["operator","delay","back-pressure","shutdown","system","damaged"]"#
         );
     }
 }

@@ -399,10 +399,19 @@ pub struct Join {
     pub instance: Option<String>,
     /// Where to start without a committed offset.
     pub start: StartAt,
+    /// What this member is called in logs: on Kafka its client id and the name of its threads. It need not be
+    /// unique.
+    pub name: Option<String>,
     /// Records handed out at once.
     pub max_poll_records: usize,
+    /// Bytes of records that are held ready for this member; none for as many as the log holds by itself.
+    /// A single record may be larger.
+    pub buffer: Option<usize>,
     /// After this time without a sign of life a member is gone (Kafka).
     pub session_timeout: Duration,
+    /// The longest time between two signs of life (Kafka). They come more often where the session timeout
+    /// asks for it, and at least every second.
+    pub max_heartbeat: Duration,
     /// How long a partition that is to be let go is waited for.
     pub release_timeout: Duration,
 }
@@ -416,8 +425,11 @@ impl Join {
             topics,
             instance: None,
             start: StartAt::Earliest,
+            name: None,
             max_poll_records: 500,
+            buffer: None,
             session_timeout: Duration::from_secs(45),
+            max_heartbeat: Duration::from_secs(1),
             release_timeout: Duration::from_secs(10),
         }
     }

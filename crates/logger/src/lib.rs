@@ -54,7 +54,8 @@ pub use process::{Called, EventSink, ProcessLogger, ProcessTemplate, Refused};
 pub use running::{RunningLogger, StartError};
 pub use task::{LoggerReport, LoggerTask};
 pub use telemetry::Metrics;
-pub use trace_context::{HexId, ParseTraceError, SpanId, TraceContext, TraceId, Traceparent};
+pub use tidegate_core::{HexId, ParseTraceError, SpanId, TraceId, Traceparent};
+pub use trace_context::TraceContext;
 
 /// The guide, whose example must compile; it is not run, because it needs an API.
 #[cfg(all(doctest, feature = "http"))]

@@ -22,7 +22,7 @@ use tidegate_core::env::{Clock, Entropy};
 
 use crate::event::{Event, Text};
 use crate::setters::setters;
-use crate::trace_context::{SpanId, TraceId};
+use crate::{SpanId, TraceId};
 
 pub use call::Called;
 pub use logger::ProcessLogger;

@@ -2,7 +2,6 @@
 //! that is a problem whenever the answer is no.
 
 mod id;
-mod trace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use axum::http::header::{CONNECTION, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tidegate_core::env::{CatchPanic, Clock};
+use tidegate_core::{TRACEPARENT, Traceparent};
 use tracing::Instrument;
 
 use crate::eventlog;
@@ -51,8 +51,10 @@ pub(crate) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
         .map_or(NO_ROUTE, MatchedPath::as_str)
         .to_owned();
     let is_event_log = eventlog::is_path(request.uri().path());
-    let trace_id = text(request.headers(), "traceparent").and_then(trace::id_of);
-    let span = telemetry::span(&id, &method, &route, trace_id);
+    let parent = text(request.headers(), TRACEPARENT).map(str::trim);
+    let parent = parent.and_then(|text| text.parse::<Traceparent>().ok());
+    let trace_id = parent.map(|parent| parent.trace_id.to_string());
+    let span = telemetry::span(&id, &method, &route, trace_id.as_deref());
 
     let answering = async {
         let answer = CatchPanic(Box::pin(gate.answer(request, next, &id))).await;

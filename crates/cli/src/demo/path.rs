@@ -262,6 +262,7 @@ impl DemoPath {
             wait: retry.backoff.wait(event.attempts, entropy.as_mut()),
             breaker_open: state.breaker.state() == BreakerState::Open,
             is_poison: false,
+            exhausted: Decision::GIVE_UP,
         };
         let now_ms = self.env.clock.now_ms();
         event.first_failure_ms.get_or_insert(now_ms);
@@ -296,11 +297,12 @@ impl DemoPath {
                     tier: TierIndex(0),
                     trail: Vec::new(),
                     replays: 0,
+                    group: None,
                     stage: None,
                 });
             }
-            // The attempt does not count, and the event keeps its turn.
-            Decision::Pause(_) | Decision::Stop => {
+            // The attempt does not count, and the event keeps its turn. There are no tiers and no store here.
+            Decision::Pause(_) | Decision::Settle | Decision::Tier(_) | Decision::Park => {
                 state.post(event.id, Place::InFlight, Place::Queued);
                 state.queued.push_front(event);
             }

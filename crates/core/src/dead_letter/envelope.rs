@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{
-    DeadLetter, Header, LastFailure, Reason, RecordOrigin, StageContext, TierFailure, text,
+use super::{DeadLetter, Header, LastFailure, Reason, RecordOrigin, StageContext, text};
+use crate::{
+    Code, EventId, GroupName, Offset, Partition, TRACEPARENT, TierIndex, Topic, Traceparent,
 };
-use crate::{Code, EventId, Offset, Partition, TierIndex, Topic};
 
 /// An envelope that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +45,11 @@ struct Envelope {
     error_stack_trace: String,
     retry_count: u32,
     retry_tier: u32,
-    tiers: Vec<(u32, String, u64)>,
+    tiers: Vec<Vec<Value>>,
     replay_count: u32,
+    /// Earlier versions wrote none.
+    #[serde(default)]
+    group: Option<String>,
     first_failure_time: u64,
     stage_name: Option<String>,
     stage_instance: Option<String>,
@@ -96,12 +99,9 @@ impl DeadLetter {
             error_stack_trace: bounded.failure.stack,
             retry_count: self.attempts,
             retry_tier: self.tier.0,
-            tiers: self
-                .trail
-                .iter()
-                .map(|seen| (seen.tier.0, seen.code.to_string(), seen.exhausted_at_ms))
-                .collect(),
+            tiers: text::trail_to_json(&self.trail),
             replay_count: self.replays,
+            group: self.group.as_ref().map(ToString::to_string),
             first_failure_time: self.first_failure_ms,
             stage_name: stage.map(|s| s.stage_name.clone()),
             stage_instance: stage.map(|s| s.stage_instance.clone()),
@@ -155,16 +155,12 @@ impl DeadLetter {
                 stack: read.error_stack_trace,
             },
             tier: TierIndex(read.retry_tier),
-            trail: read
-                .tiers
-                .into_iter()
-                .map(|(tier, code, exhausted_at_ms)| TierFailure {
-                    tier: TierIndex(tier),
-                    code: Code::verbatim(code),
-                    exhausted_at_ms,
-                })
-                .collect(),
+            trail: text::trail_from_json(&read.tiers).ok_or_else(|| bad("tiers"))?,
             replays: read.replay_count,
+            group: match read.group.map(GroupName::new) {
+                Some(group) => Some(group.map_err(|_| bad("group"))?),
+                None => None,
+            },
             stage: match (read.stage_name, read.stage_instance, read.operator_name) {
                 (Some(stage_name), Some(stage_instance), Some(operator_name)) => {
                     Some(StageContext {
@@ -183,16 +179,13 @@ impl DeadLetter {
         let header = self
             .headers
             .iter()
-            .find(|header| header.name == "traceparent");
+            .find(|header| header.name == TRACEPARENT);
         let text = header
             .and_then(|header| header.value.as_deref())
             .and_then(|bytes| std::str::from_utf8(bytes).ok());
-        let mut parts = text
-            .unwrap_or_default()
-            .split('-')
-            .skip(1)
-            .map(str::to_owned);
-        (parts.next(), parts.next())
+        let parent = text.and_then(|text| text.parse::<Traceparent>().ok());
+        let parts = |parent: Traceparent| (parent.trace_id.to_string(), parent.span_id.to_string());
+        parent.map(parts).unzip()
     }
 }
 

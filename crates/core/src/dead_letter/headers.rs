@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::{DeadLetter, Header, LastFailure, Reason, RecordOrigin, StageContext, TierFailure};
-use crate::{Code, EventId, Offset, Partition, TierIndex, Topic};
+use crate::{Code, EventId, GroupName, Offset, Partition, TierIndex, Topic};
 
 /// The names of the headers, which users' tools depend on.
 pub mod name {
@@ -36,6 +36,20 @@ pub mod name {
     pub const LAST_EXCEPTION_STACKTRACE: &str = "x-eventbus-last-exception-stacktrace";
     /// The tier it was in.
     pub const RETRY_TIER: &str = "x-eventbus-retry-tier";
+    /// Which delivery within its tier a record of a tier is, from 1.
+    pub const RETRY_ATTEMPT: &str = "x-eventbus-retry-attempt";
+    /// When a record was given to its tier.
+    pub const RETRY_TIMESTAMP: &str = "x-eventbus-retry-timestamp";
+    /// The consumer group to which a record of a tier, or a dead letter, belongs.
+    pub const GROUP: &str = "x-tidegate-group";
+    /// The binding for which a record was replayed.
+    pub const REPLAY_FOR: &str = "x-tidegate-replay-for";
+    /// The binding that a handler is called for.
+    pub const BINDING_NAME: &str = "x-eventbus-binding-name";
+    /// When the binding received the record.
+    pub const RECEIVED_TIMESTAMP: &str = "x-eventbus-received-timestamp";
+    /// The consumer that received the record.
+    pub const CONSUMER_INSTANCE: &str = "x-eventbus-consumer-instance";
     /// How often it was replayed.
     pub const REPLAY_COUNT: &str = "x-eventbus-replay-count";
     /// The stage that gave it up.
@@ -44,16 +58,19 @@ pub mod name {
     pub const STAGE_INSTANCE: &str = "x-tidegate-stage-instance";
     /// The step within that stage.
     pub const OPERATOR_NAME: &str = "x-tidegate-operator-name";
-    /// Start of the two headers of each tier: `x-eventbus-tier{N}-exception` and
-    /// `x-eventbus-tier{N}-exhausted-at`.
+    /// Start of the three headers of each tier: `x-eventbus-tier{N}-exception`,
+    /// `x-eventbus-tier{N}-exhausted-at` and `x-eventbus-tier{N}-attempts`.
     pub const TIER_PREFIX: &str = "x-eventbus-tier";
     /// End of the header with the failure of a tier.
     pub const TIER_EXCEPTION: &str = "-exception";
     /// End of the header with the time at which a tier was used up.
     pub const TIER_EXHAUSTED_AT: &str = "-exhausted-at";
+    /// End of the header with the number of attempts in a tier.
+    pub const TIER_ATTEMPTS: &str = "-attempts";
 
-    /// The headers with a fixed name, in the order in which they are written.
-    pub const ALL: [&str; 17] = [
+    /// The headers with a fixed name: those of a dead letter in the order in which they are written, then
+    /// those of tiers and handlers, which no dead letter keeps.
+    pub const ALL: [&str; 24] = [
         EVENT_ID,
         ORIGINAL_TOPIC,
         ORIGINAL_PARTITION,
@@ -68,10 +85,29 @@ pub mod name {
         LAST_EXCEPTION_STACKTRACE,
         RETRY_TIER,
         REPLAY_COUNT,
+        GROUP,
         STAGE_NAME,
         STAGE_INSTANCE,
         OPERATOR_NAME,
+        RETRY_ATTEMPT,
+        RETRY_TIMESTAMP,
+        REPLAY_FOR,
+        BINDING_NAME,
+        RECEIVED_TIMESTAMP,
+        CONSUMER_INSTANCE,
     ];
+
+    /// Whether a header is one of ours, so that a later hop writes it anew or leaves it out.
+    ///
+    /// ```
+    /// use tidegate_core::dead_letter::name;
+    /// assert!(name::is_ours("x-eventbus-tier2-attempts"));
+    /// assert!(!name::is_ours("traceparent"));
+    /// ```
+    #[must_use]
+    pub fn is_ours(header: &str) -> bool {
+        ALL.contains(&header) || super::tier_of(header).is_some()
+    }
 }
 
 /// A header of a dead letter that cannot be read.
@@ -103,7 +139,7 @@ impl DeadLetter {
         let mut headers: Vec<Header> = self
             .headers
             .iter()
-            .filter(|header| !is_ours(&header.name))
+            .filter(|header| !name::is_ours(&header.name))
             .cloned()
             .collect();
         let mut add = |name: &str, value: String| headers.push(Header::text(name, value));
@@ -127,18 +163,15 @@ impl DeadLetter {
         add(name::LAST_EXCEPTION_STACKTRACE, bounded.failure.stack);
         add(name::RETRY_TIER, self.tier.to_string());
         for seen in &self.trail {
-            let start = format!("{}{}", name::TIER_PREFIX, seen.tier);
-            add(
-                &format!("{start}{}", name::TIER_EXCEPTION),
-                seen.code.to_string(),
-            );
-            add(
-                &format!("{start}{}", name::TIER_EXHAUSTED_AT),
-                seen.exhausted_at_ms.to_string(),
-            );
+            for (name, value) in seen.named() {
+                add(&name, value);
+            }
         }
         if self.replays > 0 {
             add(name::REPLAY_COUNT, self.replays.to_string());
+        }
+        if let Some(group) = &self.group {
+            add(name::GROUP, group.to_string());
         }
         if let Some(stage) = &self.stage {
             add(name::STAGE_NAME, stage.stage_name.clone());
@@ -177,7 +210,7 @@ impl DeadLetter {
             value,
             headers: headers
                 .iter()
-                .filter(|h| !is_ours(&h.name))
+                .filter(|h| !name::is_ours(&h.name))
                 .cloned()
                 .collect(),
             reason: Reason::parse(&reason)
@@ -191,18 +224,74 @@ impl DeadLetter {
                 stack: ours.text(name::LAST_EXCEPTION_STACKTRACE)?,
             },
             tier: TierIndex(ours.number(name::RETRY_TIER)?),
-            trail: ours.trail()?,
+            trail: TierFailure::read_all(headers)?,
             replays: match ours.find(name::REPLAY_COUNT) {
                 Some(_) => ours.number(name::REPLAY_COUNT)?,
                 None => 0,
+            },
+            group: match ours.find(name::GROUP) {
+                Some(_) => {
+                    let group = ours.text(name::GROUP)?;
+                    let read = GroupName::new(group.clone());
+                    Some(read.map_err(|_| unreadable(name::GROUP, &group, "a group"))?)
+                }
+                None => None,
             },
             stage: ours.stage()?,
         })
     }
 }
 
-fn is_ours(header: &str) -> bool {
-    name::ALL.contains(&header) || tier_of(header).is_some()
+impl TierFailure {
+    /// The headers of this tier, as records of later tiers and dead letters carry them.
+    #[must_use]
+    pub fn to_headers(&self) -> Vec<Header> {
+        let named = self.named().into_iter();
+        named
+            .map(|(name, value)| Header::text(name, value))
+            .collect()
+    }
+
+    fn named(&self) -> Vec<(String, String)> {
+        let name = |ending: &str| format!("{}{}{ending}", name::TIER_PREFIX, self.tier);
+        let mut named = vec![
+            (name(name::TIER_EXCEPTION), self.code.to_string()),
+            (
+                name(name::TIER_EXHAUSTED_AT),
+                self.exhausted_at_ms.to_string(),
+            ),
+        ];
+        if self.attempts > 0 {
+            named.push((name(name::TIER_ATTEMPTS), self.attempts.to_string()));
+        }
+        named
+    }
+
+    /// The trail of a record: the failures of the tiers that it has passed, in the order of its headers.
+    ///
+    /// # Errors
+    /// A header of a tier is missing or unreadable.
+    pub fn read_all(headers: &[Header]) -> Result<Vec<Self>, HeaderError> {
+        let ours = Ours(headers);
+        let mut trail = Vec::new();
+        for header in headers {
+            let Some((tier, name::TIER_EXCEPTION)) = tier_of(&header.name) else {
+                continue;
+            };
+            let name = |ending: &str| format!("{}{tier}{ending}", name::TIER_PREFIX);
+            let time = name(name::TIER_EXHAUSTED_AT);
+            let attempts = name(name::TIER_ATTEMPTS);
+            trail.push(Self {
+                tier,
+                code: Code::verbatim(text_of(header)?),
+                exhausted_at_ms: ours
+                    .number_named(&time)?
+                    .ok_or_else(|| unreadable(&time, "", "a time"))?,
+                attempts: ours.number_named(&attempts)?.unwrap_or(0),
+            });
+        }
+        Ok(trail)
+    }
 }
 
 /// The tier and the ending of `x-eventbus-tier{N}-…`.
@@ -210,7 +299,12 @@ fn tier_of(header: &str) -> Option<(TierIndex, &str)> {
     let rest = header.strip_prefix(name::TIER_PREFIX)?;
     let digits = rest.find(|c: char| !c.is_ascii_digit())?;
     let (number, ending) = rest.split_at(digits);
-    let known = ending == name::TIER_EXCEPTION || ending == name::TIER_EXHAUSTED_AT;
+    let endings = [
+        name::TIER_EXCEPTION,
+        name::TIER_EXHAUSTED_AT,
+        name::TIER_ATTEMPTS,
+    ];
+    let known = endings.contains(&ending);
     let tier: u32 = number.parse().ok()?;
     // `tier007` is not how we write tier 7, so it is somebody else's header.
     (known && tier.to_string() == number).then_some((TierIndex(tier), ending))
@@ -244,26 +338,16 @@ impl Ours<'_> {
             .map_err(|_| unreadable(name, &text, "a number"))
     }
 
-    fn trail(&self) -> Result<Vec<TierFailure>, HeaderError> {
-        let mut trail = Vec::new();
-        for header in self.0 {
-            let Some((tier, name::TIER_EXCEPTION)) = tier_of(&header.name) else {
-                continue;
-            };
-            let time_name = format!("{}{tier}{}", name::TIER_PREFIX, name::TIER_EXHAUSTED_AT);
-            let time = match self.find(&time_name) {
-                Some(time) => text_of(time)?,
-                None => return Err(unreadable(&time_name, "", "a time")),
-            };
-            trail.push(TierFailure {
-                tier,
-                code: Code::verbatim(text_of(header)?),
-                exhausted_at_ms: time
-                    .parse()
-                    .map_err(|_| unreadable(&time_name, &time, "a number"))?,
-            });
-        }
-        Ok(trail)
+    /// The number in a header, if the header is there.
+    fn number_named<N: std::str::FromStr>(&self, name: &str) -> Result<Option<N>, HeaderError> {
+        let Some(header) = self.find(name) else {
+            return Ok(None);
+        };
+        let text = text_of(header)?;
+        let number = text.parse();
+        Ok(Some(
+            number.map_err(|_| unreadable(name, &text, "a number"))?,
+        ))
     }
 
     fn stage(&self) -> Result<Option<StageContext>, HeaderError> {

@@ -3,10 +3,8 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{
-    DeadLetter, Header, LastFailure, Reason, RecordOrigin, StageContext, TierFailure, text,
-};
-use crate::{Code, Offset, Partition, TierIndex, Topic};
+use super::{DeadLetter, Header, LastFailure, Reason, RecordOrigin, StageContext, text};
+use crate::{Code, GroupName, Offset, Partition, TierIndex, Topic};
 
 /// A dead letter as a row: each field is one column, of a type that every database has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +30,10 @@ pub struct DeadLetterRow {
     pub failure_message: String,
     pub failure_stack: String,
     pub tier: i64,
-    /// JSON: `[[tier, "code", exhausted_at_ms], …]`.
+    /// JSON: `[[tier, "code", exhausted_at_ms, attempts], …]`.
     pub trail: String,
     pub replays: i64,
+    pub group_name: Option<String>,
     pub stage_name: Option<String>,
     pub stage_instance: Option<String>,
     pub operator_name: Option<String>,
@@ -58,11 +57,7 @@ impl From<&DeadLetter> for DeadLetterRow {
             .iter()
             .map(|header| json!([header.name, text::to_json(header.value.as_ref())]))
             .collect();
-        let trail: Vec<Value> = letter
-            .trail
-            .iter()
-            .map(|seen| json!([seen.tier.0, seen.code.as_str(), seen.exhausted_at_ms]))
-            .collect();
+        let trail = text::trail_to_json(&letter.trail);
         let stage = letter.stage.as_ref();
         Self {
             event_id: letter.event_id.to_string(),
@@ -81,8 +76,9 @@ impl From<&DeadLetter> for DeadLetterRow {
             failure_message: bounded.failure.message,
             failure_stack: bounded.failure.stack,
             tier: i64::from(letter.tier.0),
-            trail: Value::from(trail).to_string(),
+            trail: json!(trail).to_string(),
             replays: i64::from(letter.replays),
+            group_name: letter.group.as_ref().map(ToString::to_string),
             stage_name: stage.map(|s| s.stage_name.clone()),
             stage_instance: stage.map(|s| s.stage_instance.clone()),
             operator_name: stage.map(|s| s.operator_name.clone()),
@@ -105,14 +101,9 @@ impl TryFrom<DeadLetterRow> for DeadLetter {
             }),
             _ => None,
         });
-        let trail: Option<Vec<TierFailure>> = rows_of(&row.trail, |fields| match fields {
-            [tier, code, at] => Some(TierFailure {
-                tier: TierIndex(u32::try_from(tier.as_u64()?).ok()?),
-                code: Code::verbatim(code.as_str()?.to_owned()),
-                exhausted_at_ms: at.as_u64()?,
-            }),
-            _ => None,
-        });
+        let trail = serde_json::from_str::<Vec<Vec<Value>>>(&row.trail).ok();
+        let trail = trail.and_then(|rows| text::trail_from_json(&rows));
+        let group = row.group_name.clone().map(GroupName::new).transpose();
         let unsigned = |value: i64, column| u64::try_from(value).map_err(|_| bad(column));
         let small = |value: i64, column| u32::try_from(value).map_err(|_| bad(column));
         Ok(Self {
@@ -131,6 +122,7 @@ impl TryFrom<DeadLetterRow> for DeadLetter {
             tier: TierIndex(small(row.tier, "tier")?),
             trail: trail.ok_or_else(|| bad("trail"))?,
             replays: small(row.replays, "replays")?,
+            group: group.map_err(|_| bad("group_name"))?,
             failure: LastFailure {
                 code: Code::verbatim(row.failure_code),
                 message: row.failure_message,

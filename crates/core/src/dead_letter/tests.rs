@@ -29,6 +29,7 @@ fn trail() -> impl Strategy<Value = Vec<TierFailure>> {
             tier: TierIndex(tier),
             code: Code::from_static("timeout.read"),
             exhausted_at_ms: at,
+            attempts: tier,
         };
         (0..tiers).map(seen).collect()
     })
@@ -41,7 +42,8 @@ prop_compose! {
         reason in proptest::sample::select(Reason::ALL.to_vec()),
         (dead_at_ms, first_failure_ms) in (0_u64..(1 << 62), 0_u64..(1 << 62)),
         (attempts, tier, replays) in any::<(u32, u32, u32)>(),
-        message in "\\PC{0,600}", trail in trail(), is_stage: bool,
+        message in "\\PC{0,600}", trail in trail(),
+        (is_stage, has_group) in any::<(bool, bool)>(),
     ) -> DeadLetter {
         let stage = is_stage.then(|| StageContext {
             stage_name: "s".into(), stage_instance: "s-1".into(), operator_name: "é".into(),
@@ -58,6 +60,7 @@ prop_compose! {
                 stack: message.repeat(5), message,
             },
             tier: TierIndex(tier), trail, replays, stage,
+            group: has_group.then(|| GroupName::new("billing").unwrap()),
         }
         .bounded()
     }
@@ -96,7 +99,7 @@ fn sample() -> DeadLetter {
         value: Some(r#"{"total": 1.50}"#.into()),
         headers: vec![Header::text(
             "traceparent",
-            "00-0af7651916cd43dd-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         )],
         reason: Reason::RetriesExhausted,
         dead_at_ms: 1_736_937_000_500,
@@ -112,8 +115,10 @@ fn sample() -> DeadLetter {
             tier: TierIndex(0),
             code: Code::from_static("timeout.connect"),
             exhausted_at_ms: 1_736_937_000_200,
+            attempts: 3,
         }],
         replays: 0,
+        group: GroupName::new("billing").ok(),
         stage: None,
     }
 }
@@ -132,7 +137,7 @@ fn the_headers_have_the_documented_names() {
         })
         .collect();
     insta::assert_snapshot!(shown.join("\n"), @"
-    traceparent: 00-0af7651916cd43dd-b7ad6b7169203331-01
+    traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
     x-tidegate-event-id: 019a8f3e-5c00-7abc-8def-0123456789ab
     x-eventbus-original-topic: orders.events
     x-eventbus-original-partition: 42
@@ -148,12 +153,14 @@ fn the_headers_have_the_documented_names() {
     x-eventbus-retry-tier: 3
     x-eventbus-tier0-exception: timeout.connect
     x-eventbus-tier0-exhausted-at: 1736937000200
+    x-eventbus-tier0-attempts: 3
+    x-tidegate-group: billing
     ");
 }
 
 #[test]
 fn the_envelope_has_the_documented_fields_and_the_value_byte_for_byte() {
-    insta::assert_snapshot!(sample().to_envelope(), @r#"{"event_id":"019a8f3e-5c00-7abc-8def-0123456789ab","original_record":{"total": 1.50},"original_encoding":"json","original_key":"o-1","original_headers":[["traceparent","00-0af7651916cd43dd-b7ad6b7169203331-01"]],"original_topic":"orders.events","original_partition":42,"original_offset":123456,"original_timestamp":1736937000000,"reason":"RETRIES_EXHAUSTED","error_type":"timeout.read","error_message":"no answer","error_stack_trace":"caused by: closed","retry_count":30,"retry_tier":3,"tiers":[[0,"timeout.connect",1736937000200]],"replay_count":0,"first_failure_time":1736937000100,"stage_name":null,"stage_instance":null,"operator_name":null,"processing_time":"2025-01-15T10:30:00.5Z","processing_time_ms":1736937000500,"trace_id":"0af7651916cd43dd","span_id":"b7ad6b7169203331"}"#);
+    insta::assert_snapshot!(sample().to_envelope(), @r#"{"event_id":"019a8f3e-5c00-7abc-8def-0123456789ab","original_record":{"total": 1.50},"original_encoding":"json","original_key":"o-1","original_headers":[["traceparent","00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]],"original_topic":"orders.events","original_partition":42,"original_offset":123456,"original_timestamp":1736937000000,"reason":"RETRIES_EXHAUSTED","error_type":"timeout.read","error_message":"no answer","error_stack_trace":"caused by: closed","retry_count":30,"retry_tier":3,"tiers":[[0,"timeout.connect",1736937000200,3]],"replay_count":0,"group":"billing","first_failure_time":1736937000100,"stage_name":null,"stage_instance":null,"operator_name":null,"processing_time":"2025-01-15T10:30:00.5Z","processing_time_ms":1736937000500,"trace_id":"0af7651916cd43dd8448eb211c80319c","span_id":"b7ad6b7169203331"}"#);
 }
 
 #[test]
@@ -175,4 +182,43 @@ fn a_record_that_is_no_dead_letter_says_which_header_is_wrong() {
         },
         "header `x-eventbus-total-attempts` holds `many`, which is not a number",
     );
+}
+
+#[test]
+fn letters_written_before_attempts_and_groups_were_kept_are_read() {
+    let mut letter = sample();
+    letter.group = None;
+    letter.trail[0].attempts = 0;
+    let envelope = letter.to_envelope();
+    let old = envelope
+        .replace("200,0]]", "200]]")
+        .replace(r#""group":null,"#, "");
+    assert_ne!(old, envelope);
+    assert_eq!(DeadLetter::from_envelope(&old).unwrap(), letter);
+    let mut row = DeadLetterRow::from(&letter);
+    row.trail = row.trail.replace("200,0]]", "200]]");
+    assert_eq!(DeadLetter::try_from(row).unwrap(), letter);
+}
+
+#[test]
+fn headers_of_tiers_and_handlers_are_no_headers_of_others() {
+    let mut letter = sample();
+    let foreign = letter.headers.clone();
+    let ours = [
+        "x-eventbus-retry-attempt",
+        "x-eventbus-retry-timestamp",
+        "x-eventbus-tier1-attempts",
+        "x-tidegate-replay-for",
+        "x-eventbus-binding-name",
+        "x-eventbus-received-timestamp",
+        "x-eventbus-consumer-instance",
+    ];
+    letter
+        .headers
+        .extend(ours.map(|name| Header::text(name, "1")));
+    let headers = letter.to_headers();
+    assert!(headers.iter().all(|header| !ours.contains(&&*header.name)));
+    let read = DeadLetter::from_record(None, None, &headers).unwrap();
+    assert_eq!(read.headers, foreign);
+    assert_eq!(TierFailure::read_all(&headers).unwrap(), letter.trail);
 }

@@ -3,6 +3,42 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::TierFailure;
+use crate::{Code, TierIndex};
+
+/// `[[tier, "code", exhausted_at_ms, attempts], …]`.
+pub(super) fn trail_to_json(trail: &[TierFailure]) -> Vec<Vec<Value>> {
+    let fields = |seen: &TierFailure| {
+        let (tier, code) = (seen.tier.0, seen.code.as_str());
+        vec![
+            json!(tier),
+            json!(code),
+            json!(seen.exhausted_at_ms),
+            json!(seen.attempts),
+        ]
+    };
+    trail.iter().map(fields).collect()
+}
+
+/// The reverse of [`trail_to_json`]. Earlier versions wrote no attempts.
+pub(super) fn trail_from_json(rows: &[Vec<Value>]) -> Option<Vec<TierFailure>> {
+    let read = |fields: &Vec<Value>| {
+        let small = |value: &Value| u32::try_from(value.as_u64()?).ok();
+        let (tier, code, at, attempts) = match fields.as_slice() {
+            [tier, code, at] => (tier, code, at, Some(0)),
+            [tier, code, at, attempts] => (tier, code, at, small(attempts)),
+            _ => return None,
+        };
+        Some(TierFailure {
+            tier: TierIndex(small(tier)?),
+            code: Code::verbatim(code.as_str()?.to_owned()),
+            exhausted_at_ms: at.as_u64()?,
+            attempts: attempts?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
 /// The longest start of `text` with at most this many characters.
 pub(super) fn first_chars(text: &str, limit: usize) -> &str {
     match text.char_indices().nth(limit) {

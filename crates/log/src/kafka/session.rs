@@ -94,19 +94,24 @@ pub(super) async fn join(inner: &Arc<KafkaInner>, join: Join) -> Result<KafkaSes
     let member = Arc::new(member);
     // Twice what is handed out at once: one batch is worked on, one is ready.
     let limit_records = join.max_poll_records.max(1).saturating_mul(2);
-    let state = SessionState::new(limit_records, inner.config.session_buffer);
+    let buffer = join.buffer.map_or(inner.config.session_buffer, |bytes| {
+        (bytes / 2).min(inner.config.session_buffer)
+    });
+    let state = SessionState::new(limit_records, buffer);
     let cell = Arc::new(SessionCell::new(state));
     inner.take_place(&join, &cell);
     let (jobs, line) = mpsc::channel();
-    let name = join.instance.clone().unwrap_or_else(|| inner.random_name());
-    let transactional_id = transactional_id(&join.group, &name);
+    let instance = join.instance.clone().unwrap_or_else(|| inner.random_name());
+    let transactional_id = transactional_id(&join.group, &instance);
+    let thread = |usual: &str| join.name.clone().unwrap_or_else(|| usual.to_owned());
+    let (committer, poller) = (thread("kafka-commit"), thread("kafka-poll"));
     let (group, max_poll_records) = (join.group.clone(), join.max_poll_records);
     let commit_thread = CommitThread::new(inner, &member, &cell, line, &join, transactional_id);
     let poll_thread = PollThread::new(inner, member, &cell, join);
     let committing = Box::pin(async move { commit_thread.run() });
-    drop(inner.spawn.spawn_thread("kafka-commit", committing));
+    drop(inner.spawn.spawn_thread(&committer, committing));
     let polling = Box::pin(async move { poll_thread.run() });
-    drop(inner.spawn.spawn_thread("kafka-poll", polling));
+    drop(inner.spawn.spawn_thread(&poller, polling));
     Ok(KafkaSession {
         inner: Arc::clone(inner),
         group,
@@ -234,6 +239,8 @@ impl Session for KafkaSession {
     fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.pause(partitions));
+            // The client may hold on for a partition that nobody takes from any more.
+            self.cell.wake_threads();
             Ok(())
         })
     }

@@ -62,6 +62,11 @@ pub(super) const BATCH_SIZE: u64 = 1_000_000;
 /// of a batch, at most 31 of a record, and what a header takes more than in our own form.
 pub(super) const OVERHEAD: u64 = 1_024;
 
+/// The shortest time between two heartbeats.
+const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(100);
+/// The buffer of a member's client, in KiB, where nothing else is asked for.
+const MEMBER_BUFFER_KIB: usize = 8_192;
+
 /// The ways to say who we are that this program knows.
 const MECHANISMS: [&str; 3] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
 
@@ -149,7 +154,8 @@ pub(super) fn member(config: &KafkaConfig, join: &Join) -> ClientConfig {
     let mut member = consumer(config);
     // A sixth of the session leaves room for five heartbeats that get lost. A rebalance is heard of
     // with the next one, so they come at least every second.
-    let heartbeat = (session / 6).clamp(Duration::from_millis(100), Duration::from_secs(1));
+    let heartbeat = (session / 6).clamp(SHORTEST_HEARTBEAT, Duration::from_secs(1));
+    let heartbeat = heartbeat.min(join.max_heartbeat.max(SHORTEST_HEARTBEAT));
     let poll_interval = Duration::from_secs(300).max(session * 2);
     member
         .set("group.id", join.group.as_str())
@@ -158,13 +164,19 @@ pub(super) fn member(config: &KafkaConfig, join: &Join) -> ClientConfig {
         .set("max.poll.interval.ms", millis(poll_interval))
         .set("partition.assignment.strategy", "cooperative-sticky")
         .set("enable.partition.eof", "false");
-    set_default(config, &mut member, "queued.max.messages.kbytes", "8192");
+    // The client's own buffer comes in front of the session's, so each gets half of what is given.
+    let buffer = join.buffer.map_or(MEMBER_BUFFER_KIB, |bytes| {
+        (bytes / 2048).clamp(1, MEMBER_BUFFER_KIB)
+    });
+    let buffer = buffer.to_string();
+    set_default(config, &mut member, "queued.max.messages.kbytes", &buffer);
     set_default(config, &mut member, "fetch.wait.max.ms", "100");
     // By default a client whose buffer was full fetches nothing for a whole second.
     set_default(config, &mut member, "fetch.queue.backoff.ms", "10");
     if let Some(instance) = &join.instance {
         member.set("group.instance.id", instance);
     }
+    set_name(&mut member, join.name.as_deref());
     member
 }
 
@@ -209,10 +221,11 @@ pub(super) fn producer(config: &KafkaConfig, batch_size: u64) -> ClientConfig {
 pub(super) fn transactional(
     config: &KafkaConfig,
     batch_size: u64,
-    id: &str,
+    (id, name): (&str, Option<&str>),
     session: Duration,
 ) -> ClientConfig {
     let mut producer = producer(config, batch_size);
+    set_name(&mut producer, name);
     // Shorter than the session: a member that lost its group cannot commit later than that.
     let timeout = (session * 2 / 3).max(Duration::from_secs(1));
     producer
@@ -234,6 +247,13 @@ pub(super) fn batch_size(max_message_bytes: u64) -> u64 {
 fn set_default(config: &KafkaConfig, client: &mut ClientConfig, name: &str, value: &str) {
     if !config.properties.contains_key(name) {
         client.set(name, value);
+    }
+}
+
+/// A member that has a name is known to the broker by it.
+fn set_name(client: &mut ClientConfig, name: Option<&str>) {
+    if let Some(name) = name {
+        client.set("client.id", name);
     }
 }
 
@@ -331,13 +351,52 @@ mod tests {
             member(&config, &join),
             reader(&config),
             offset_fetcher(&config, "g"),
-            transactional(&config, BATCH_SIZE, "id", Duration::from_secs(45)),
+            transactional(&config, BATCH_SIZE, ("id", None), Duration::from_secs(45)),
         ];
         for client in clients {
             for name in client.config_map().keys() {
                 let refused = reserved(name).is_some();
                 assert!(refused || theirs.contains(name), "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn a_member_has_the_name_the_heartbeat_and_the_buffer_it_asks_for() {
+        let config = KafkaConfig::new("test", "127.0.0.1:1");
+        let usual = Join::new(
+            tidegate_core::GroupName::new("g").unwrap(),
+            vec![tidegate_core::Topic::new("t").unwrap()],
+        );
+        let tier = Join {
+            name: Some("eventbus-orders-retry-1".to_owned()),
+            buffer: Some(4 * 1024 * 1024),
+            max_heartbeat: Duration::from_millis(300),
+            ..usual.clone()
+        };
+        let short = Join {
+            session_timeout: Duration::from_millis(1_200),
+            max_heartbeat: Duration::from_secs(10),
+            ..usual.clone()
+        };
+        let tiny = Join {
+            max_heartbeat: Duration::ZERO,
+            buffer: Some(0),
+            ..usual.clone()
+        };
+        let names = [
+            "client.id",
+            "heartbeat.interval.ms",
+            "queued.max.messages.kbytes",
+        ];
+        for (join, expected) in [
+            (usual, ["tidegate", "1000", "8192"]),
+            (tier, ["eventbus-orders-retry-1", "300", "2048"]),
+            (short, ["tidegate", "200", "8192"]),
+            (tiny, ["tidegate", "100", "1"]),
+        ] {
+            let told = member(&config, &join);
+            assert_eq!(names.map(|name| told.get(name).unwrap()), expected);
         }
     }
 

@@ -102,10 +102,10 @@ impl LocalSession {
         fence: Fence,
         from: Offset,
     ) -> Result<Option<SessionEvent>, LogError> {
-        let read = Read {
-            max_records: self.join.max_poll_records.max(1),
-            ..Read::new(at, from)
-        };
+        let mut read = Read::new(at, from);
+        read.max_records = self.join.max_poll_records.max(1);
+        let buffer = self.join.buffer.unwrap_or(read.max_bytes);
+        read.max_bytes = read.max_bytes.min(buffer);
         match self.inner.storage.read(&read).await {
             Ok(batch) => {
                 let is_ours = self.with_members(|members, _| {

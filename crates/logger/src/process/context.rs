@@ -3,7 +3,8 @@
 use super::ProcessLogger;
 use crate::event::{Json, Text};
 use crate::setters::setters;
-use crate::trace_context::{SpanId, TraceContext, TraceId, by_name};
+use crate::trace_context::{TraceContext, by_name};
+use crate::{SpanId, TraceId};
 
 /// Fixed context: stands on every event of the process.
 impl ProcessLogger {

@@ -7,7 +7,7 @@ use tidegate_core::env::Clock;
 
 use super::{EventSink, Ids, ProcessTemplate, Refused};
 use crate::event::{Event, ProcessStatus, StepStatus, Text};
-use crate::trace_context::{SpanId, TraceId};
+use crate::{SpanId, TraceId};
 
 /// Longest `errorMessage` in characters that the Event Log API accepts.
 const ERROR_MESSAGE_LIMIT: usize = 2048;

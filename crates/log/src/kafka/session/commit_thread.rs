@@ -142,7 +142,7 @@ impl CommitThread {
                 &config,
                 (Arc::clone(&clock), Arc::clone(&inner.spawn)),
                 transactional_id,
-                join.session_timeout,
+                join,
             ),
             asker: inner.asker(),
             clock,

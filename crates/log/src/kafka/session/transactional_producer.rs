@@ -21,6 +21,7 @@ use crate::error::LogError;
 use crate::kafka::failure::{self, Meaning};
 use crate::kafka::produce::{self, Deliveries, DeliveryHandle, PendingDeliveries, ProduceBatch};
 use crate::kafka::{KafkaConfig, settings};
+use crate::port::Join;
 
 use super::member::GroupMember;
 use super::transaction_step::{self, Next, StepAnswer, TransactionStep};
@@ -47,6 +48,8 @@ pub(super) struct TransactionalProducer {
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
     id: String,
+    /// What the member is called, if it has a name.
+    name: Option<String>,
     session: Duration,
     producer: Option<(u64, BaseProducer<Deliveries>)>,
     /// A producer was dropped in the middle of something. Until the next one has announced itself,
@@ -61,14 +64,15 @@ impl TransactionalProducer {
         config: &KafkaConfig,
         (clock, spawn): (Arc<dyn Clock>, Arc<dyn Spawn>),
         id: String,
-        session: Duration,
+        join: &Join,
     ) -> Self {
         Self {
             config: config.clone(),
             clock,
             spawn,
             id,
-            session,
+            name: join.name.clone(),
+            session: join.session_timeout,
             producer: None,
             left_open: false,
             last: None,
@@ -137,7 +141,12 @@ impl TransactionalProducer {
             return Ok(());
         }
         self.part();
-        let config = settings::transactional(&self.config, batch_size, &self.id, self.session);
+        let config = settings::transactional(
+            &self.config,
+            batch_size,
+            (&self.id, self.name.as_deref()),
+            self.session,
+        );
         let producer = BaseProducer::from_config_and_context(&config, Deliveries::default());
         let producer = producer.map_err(|error| TransactionFailure::Undone(self.no(&error)))?;
         self.producer = Some((batch_size, producer));
