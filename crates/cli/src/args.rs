@@ -118,12 +118,13 @@ pub(crate) enum CommandArgs {
 pub(crate) struct DemoArgs {
     /// Which one: `outage`, a real Event Log API that is stopped while a service logs to it; `retry`, a
     /// service that fails and is down; `log`, a consumer that dies and a power cut; `queue`, orders in
-    /// a database and a dispatcher that is killed
+    /// a database and a dispatcher that is killed; `poison`, records that nobody can handle, and an outage
     #[arg(default_value = crate::demo::OutageStory::NAME,
           value_parser = [crate::demo::OutageStory::NAME, crate::demo::RetryStory::NAME,
-                          crate::demo::LogStory::NAME, crate::demo::QueueStory::NAME])]
+                          crate::demo::LogStory::NAME, crate::demo::QueueStory::NAME,
+                          crate::demo::PoisonStory::NAME])]
     pub(crate) name: String,
-    /// Tell the same story again: the seed that an earlier run printed (`retry`, `log`, `queue`)
+    /// Tell the same story again: the seed that an earlier run printed (`retry`, `log`, `queue`, `poison`)
     #[arg(long, value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! The demos: small stories that anyone can check.
 //!
 //! That of the outage is real: a process that is stopped, files, HTTP. Two run on the simulator, so an
-//! outage takes a moment, and a seed tells the whole story again. That of the queue runs on a real
+//! outage takes a moment, and a seed tells the whole story again. That of poison does so as well. That of the queue runs on a real
 //! database, because it is about what a database does.
 
 mod consumer;
@@ -10,6 +10,7 @@ mod engine;
 mod log_story;
 mod outage;
 mod path;
+mod poison_story;
 mod queue_story;
 mod retry_story;
 
@@ -20,6 +21,7 @@ use tidegate_core::books::Account;
 pub(crate) use engine::{DemoFindings, DemoVerdict, Scene, tell};
 pub(crate) use log_story::LogStory;
 pub(crate) use outage::{OutageFrame, OutagePlan, OutageSample, OutageStory};
+pub(crate) use poison_story::PoisonStory;
 pub(crate) use queue_story::QueueStory;
 pub(crate) use retry_story::RetryStory;
 

@@ -1,5 +1,6 @@
 //! The parts of this program: one file each, and one line in [`PARTS`].
 
+mod connector;
 mod eventlog;
 mod log;
 mod queue;
@@ -13,6 +14,7 @@ use tidegate_config::{Config, Part as Section};
 use tidegate_core::books::Ledger;
 use tidegate_core::env::{BoxFuture, Env, Task};
 use tidegate_core::{Component, Shutdown};
+use tidegate_log::Log;
 use tidegate_server::{Routes, ServerBuilder};
 use tidegate_store::{Store, StoreComponent};
 
@@ -22,11 +24,12 @@ use crate::store::{self, StoreSettings};
 
 /// Every part, in the order in which events pass through them. They are opened in this order and closed in
 /// the reverse.
-const PARTS: [&dyn Part; 4] = [
+const PARTS: [&dyn Part; 5] = [
     &spill::SpillPart,
     &eventlog::EventLogPart,
     &log::LogPart,
     &queue::QueuePart,
+    &connector::ConnectorPart,
 ];
 
 /// A part of this program.
@@ -65,6 +68,8 @@ pub(crate) struct Process {
     pub(crate) banner: Vec<(&'static str, String)>,
     /// The database and what messages call it, once a part wants it.
     store: Option<(Store, String)>,
+    /// The log, once it is open.
+    log: Option<Arc<dyn Log>>,
 }
 
 impl Process {
@@ -82,6 +87,7 @@ impl Process {
             routes: Vec::new(),
             banner: Vec::new(),
             store: None,
+            log: None,
         };
         for part in PARTS {
             if let Err(report) = part.open(&mut process).await {

@@ -141,7 +141,6 @@ mod tests {
     #[test]
     fn every_branch_of_the_route() {
         let ladder = Ladder(vec![2, 1]);
-        let none = Ladder::default();
         let with = |change: &dyn Fn(&mut RecordFacts<'_>)| {
             let mut facts = facts(&ladder);
             change(&mut facts);

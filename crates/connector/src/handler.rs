@@ -138,13 +138,9 @@ impl ConsumedRecord {
     }
 
     /// Writes a record in one commit with the offset of this one, once the handler has succeeded. A failed
-    /// attempt writes nothing. The binding must be `transactional`.
+    /// attempt writes nothing. The binding must be `transactional`, or hand off at least once.
     pub fn send(&self, output: Append) {
         self.outputs.lock().push(output);
-    }
-
-    pub(crate) fn position(&self) -> &TopicPartition {
-        &self.at
     }
 
     pub(crate) fn stored(&self) -> &StoredRecord {
@@ -234,9 +230,9 @@ pub trait BatchRecordHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Vec<HandlerAnswer>> + Send;
 }
 
-type SingleFn = dyn for<'a> Fn(&'a Arc<ConsumedRecord>) -> BoxFuture<'a, HandlerAnswer> + Send + Sync;
+type SingleFn = dyn Fn(Arc<ConsumedRecord>) -> BoxFuture<'static, HandlerAnswer> + Send + Sync;
 type BatchFn =
-    dyn for<'a> Fn(&'a [Arc<ConsumedRecord>]) -> BoxFuture<'a, Vec<HandlerAnswer>> + Send + Sync;
+    dyn Fn(Vec<Arc<ConsumedRecord>>) -> BoxFuture<'static, Vec<HandlerAnswer>> + Send + Sync;
 
 /// Any handler, as a binding takes it.
 ///
@@ -261,9 +257,8 @@ impl BoundHandler {
     /// A handler of single records.
     pub fn new(handler: impl RecordHandler) -> Self {
         let handler = Arc::new(handler);
-        let act = move |record: &Arc<ConsumedRecord>| -> BoxFuture<'_, HandlerAnswer> {
+        let act = move |record: Arc<ConsumedRecord>| -> BoxFuture<'static, HandlerAnswer> {
             let handler = Arc::clone(&handler);
-            let record = Arc::clone(record);
             Box::pin(async move { handler.handle(&record).await })
         };
         Self(HandlerKind::Single(Arc::new(act)))
@@ -275,8 +270,8 @@ impl BoundHandler {
         R: Future<Output = HandlerAnswer> + Send + 'static,
     {
         let act = Arc::new(act);
-        let act = move |record: &Arc<ConsumedRecord>| -> BoxFuture<'_, HandlerAnswer> {
-            let (act, record) = (Arc::clone(&act), Arc::clone(record));
+        let act = move |record: Arc<ConsumedRecord>| -> BoxFuture<'static, HandlerAnswer> {
+            let act = Arc::clone(&act);
             // Inside, so that a panic of the closure itself is caught as well.
             Box::pin(async move { act(record).await })
         };
@@ -308,9 +303,8 @@ impl BoundHandler {
     /// A handler of whole batches, for a binding with the listener type BATCH.
     pub fn batch(handler: impl BatchRecordHandler) -> Self {
         let handler = Arc::new(handler);
-        let act = move |records: &[Arc<ConsumedRecord>]| -> BoxFuture<'_, Vec<HandlerAnswer>> {
+        let act = move |records: Vec<Arc<ConsumedRecord>>| -> BoxFuture<'static, Vec<HandlerAnswer>> {
             let handler = Arc::clone(&handler);
-            let records = records.to_vec();
             Box::pin(async move { handler.handle_batch(&records).await })
         };
         Self(HandlerKind::Batch(Arc::new(act)))

@@ -150,6 +150,32 @@ mod tests {
                 table.push('\n');
             }
         }
-        insta::assert_snapshot!(table, @"");
+        insta::assert_snapshot!(table, @r"
+        CREATED + start -> RUNNING
+        Cannot stop binding 'orders': current state is CREATED, stop requires RUNNING or PAUSED
+        Cannot pause binding 'orders': current state is CREATED, pause requires RUNNING
+        Cannot resume binding 'orders': current state is CREATED, resume requires PAUSED
+        CREATED + destroy -> DESTROYED
+        Cannot start binding 'orders': current state is RUNNING, start requires CREATED or STOPPED
+        RUNNING + stop -> STOPPED
+        RUNNING + pause -> PAUSED
+        Cannot resume binding 'orders': current state is RUNNING, resume requires PAUSED
+        RUNNING + destroy -> DESTROYED
+        Cannot start binding 'orders': current state is PAUSED, start requires CREATED or STOPPED
+        PAUSED + stop -> STOPPED
+        Cannot pause binding 'orders': current state is PAUSED, pause requires RUNNING
+        PAUSED + resume -> RUNNING
+        PAUSED + destroy -> DESTROYED
+        STOPPED + start -> RUNNING
+        Cannot stop binding 'orders': current state is STOPPED, stop requires RUNNING or PAUSED
+        Cannot pause binding 'orders': current state is STOPPED, pause requires RUNNING
+        Cannot resume binding 'orders': current state is STOPPED, resume requires PAUSED
+        STOPPED + destroy -> DESTROYED
+        Cannot start binding 'orders': current state is DESTROYED, start requires CREATED or STOPPED
+        Cannot stop binding 'orders': current state is DESTROYED, stop requires RUNNING or PAUSED
+        Cannot pause binding 'orders': current state is DESTROYED, pause requires RUNNING
+        Cannot resume binding 'orders': current state is DESTROYED, resume requires PAUSED
+        Cannot destroy binding 'orders': current state is DESTROYED, destroy requires any state before DESTROYED
+        ");
     }
 }

@@ -130,6 +130,11 @@ impl OffsetTracker {
         self.end - self.next()
     }
 
+    /// Behind the last record that was handed out.
+    pub(crate) fn end(&self) -> i64 {
+        self.end
+    }
+
     /// The offset that the log holds.
     pub(crate) fn position(&self) -> i64 {
         self.committed

@@ -15,11 +15,15 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
     (
         "tidegate-client",
+        &["tidegate-core", "tidegate-config", "tidegate-log"],
+    ),
+    (
+        "tidegate-connector",
         &["tidegate-core", "tidegate-config", "tidegate-log"],
     ),
     (

@@ -1,0 +1,164 @@
+//! The bindings of the connector, each with one of the built-in handlers.
+
+use std::sync::Arc;
+
+use tidegate_config::{Config, Part as Section};
+use tidegate_connector::{
+    Binding, BindingOptions, BoundHandler, Connector, ConnectorComponent, ConsumedRecord,
+    DltStrategy, ForwardHandler, HandlerAnswer, HandOff, HandlerFailure, HttpHandler, LogHandler,
+    RecordHandler,
+};
+use tidegate_core::env::BoxFuture;
+use tidegate_core::{Classify, Code, Failure, Topic};
+use tidegate_queue::{NewEvent, Queue, sql};
+
+use super::{InspectionTargets, Part, Process};
+use crate::args::AuditArgs;
+use crate::report::ErrorReport;
+use crate::store::OpenedStore;
+use crate::table;
+
+pub(super) struct ConnectorPart;
+
+impl Part for ConnectorPart {
+    fn sections(&self) -> &'static [Section] {
+        &[Section::Eventbus]
+    }
+
+    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
+        Box::pin(async {
+            let bindings = BindingOptions::from_config(&process.config)?;
+            let Some(log) = process.log.clone().filter(|_| !bindings.is_empty()) else {
+                return Ok(());
+            };
+            let connector = Connector::on_host(log, &process.env, &host());
+            let mut names = Vec::new();
+            for options in bindings {
+                names.push(format!("{} ({})", options.name, options.topic));
+                let binding = bind(process, options).await?;
+                connector.register(binding).map_err(Failure::from)?;
+            }
+            let component = ConnectorComponent::new(connector, &process.env);
+            process.components.push(Arc::new(component));
+            let count = table::counted(names.len() as u64, "binding");
+            process.banner.push(("eventbus", format!("{count}: {}", names.join(", "))));
+            Ok(())
+        })
+    }
+
+    fn is_named(&self, _: &AuditArgs) -> bool {
+        false
+    }
+
+    /// The books of a binding are those of its group, which the log has.
+    fn inspect<'a>(
+        &'a self,
+        _: &'a mut InspectionTargets,
+    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// The name of this machine, for the identity of static members.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let name = name.unwrap_or_default().trim().to_owned();
+    if name.is_empty() { "localhost".to_owned() } else { name }
+}
+
+async fn bind(process: &mut Process, mut options: BindingOptions) -> Result<Binding, ErrorReport> {
+    let path = format!("eventbus.bindings.{}", options.name);
+    let config = process.config.clone();
+    let handler = format!("{path}.handler");
+    let handler = if let Some(url) = config.text(&format!("{handler}.http.url")) {
+        BoundHandler::new(HttpHandler::new(url)?)
+    } else if let Some(topic) = config.text(&format!("{handler}.forward.topic")) {
+        let topic = named(&config, &format!("{handler}.forward.topic"), topic)?;
+        // Copy and offset are one commit, unless the file says otherwise.
+        options.transactional = options.hand_off == HandOff::Transactional;
+        BoundHandler::new(ForwardHandler::new(topic))
+    } else if config.is_set(&format!("{handler}.queue")) {
+        let (store, shown) = process.store().await?;
+        let opened = OpenedStore::on(store, shown, &process.env).await?;
+        opened.checked(sql::migrate(&opened.store).await)?;
+        BoundHandler::new(QueueHandler { queue: opened.queue })
+    } else if config.is_set(&format!("{handler}.log")) {
+        BoundHandler::new(LogHandler)
+    } else {
+        let message = "has no `handler`, and this program has no other: name `http`, `forward`, `queue` or `log`";
+        return Err(config.problem(&path, &message).into());
+    };
+    let letters = options.dlt.strategy;
+    let binding = Binding::new(options, handler);
+    match letters {
+        DltStrategy::StoreOnly | DltStrategy::ScheduledReplay => Ok(binding),
+        DltStrategy::AlertAndStore | DltStrategy::Custom => tell(&config, &path, binding),
+    }
+}
+
+/// Gives dead letters to their handler: an address, or else a line of the log.
+fn tell(config: &Config, path: &str, binding: Binding) -> Result<Binding, ErrorReport> {
+    let handler = format!("{path}.dlt.handler");
+    if let Some(url) = config.text(&format!("{handler}.http.url")) {
+        let http = HttpHandler::new(url)?;
+        return Ok(binding.on_dead_letter(move |letter| {
+            let http = http.clone();
+            async move { http.post_letter(&letter.letter).await }
+        }));
+    }
+    for unfit in ["forward", "queue"] {
+        if config.is_set(&format!("{handler}.{unfit}")) {
+            let message = format!("`{unfit}` takes no dead letters: name `http` or `log`");
+            return Err(config.problem(&format!("{handler}.{unfit}"), &message).into());
+        }
+    }
+    Ok(binding.on_dead_letter(|letter| async move {
+        let letter = letter.letter;
+        tracing::error!(
+            event = %letter.event_id, topic = %letter.origin.topic, partition = %letter.origin.partition,
+            offset = %letter.origin.offset, reason = letter.reason.as_str(), attempts = letter.attempts,
+            code = %letter.failure.code, message = letter.failure.message, "dead letter"
+        );
+        Ok(())
+    }))
+}
+
+fn named(config: &Config, path: &str, topic: &str) -> Result<Topic, ErrorReport> {
+    Topic::new(topic).map_err(|error| config.problem(path, &error).into())
+}
+
+/// Publishes each record into the durable queue, under the id of its event. A crash between the publication
+/// and the commit publishes it again, under the same id.
+struct QueueHandler {
+    queue: Queue,
+}
+
+impl RecordHandler for QueueHandler {
+    async fn handle(&self, record: &ConsumedRecord) -> HandlerAnswer {
+        let value = record.value().map_or(&b"null"[..], |value| &value[..]);
+        let Ok(payload) = std::str::from_utf8(value) else {
+            return Err(HandlerFailure::undecodable("the value is not text, and the queue holds JSON"));
+        };
+        let header = |name: &str| {
+            let value = record.headers().get(name)?;
+            std::str::from_utf8(value).ok().map(str::to_owned)
+        };
+        let type_name = header("event-type").unwrap_or_else(|| record.topic().to_string());
+        let event = NewEvent::raw(record.event_id(), type_name, payload);
+        let mut event = event.map_err(|error| HandlerFailure::undecodable(error.to_string()))?;
+        if let Some(key) = record.key() {
+            event = event.with_key(String::from_utf8_lossy(key));
+        }
+        for name in ["traceparent", "tracestate"] {
+            if let Some(value) = header(name) {
+                event = event.with_header(name, value);
+            }
+        }
+        let published = self.queue.publish_all(&[event]).await;
+        published.map(drop).map_err(|error| {
+            let code = Code::from_static("queue.store");
+            let failure = Failure::new(error.class(), code, error.to_string());
+            failure.with_source(error).into()
+        })
+    }
+}
