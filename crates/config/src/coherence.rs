@@ -63,11 +63,14 @@ fn bound_twice(bindings: &[View<'_>], findings: &mut Findings<'_>) {
             Some((both.0.to_owned(), both.1.to_owned()))
         };
         let Some(this) = reads(binding) else { continue };
-        let twin = bindings[..n].iter().find(|other| reads(other).as_ref() == Some(&this));
+        let twin = bindings[..n]
+            .iter()
+            .find(|other| reads(other).as_ref() == Some(&this));
         if let (Some(twin), Some(entry)) = (twin, binding.entry("group-id")) {
             let (topic, group) = this;
             let other = &twin.path;
-            let message = format!("is `{group}`, and `{other}` reads topic `{topic}` in that group as well");
+            let message =
+                format!("is `{group}`, and `{other}` reads topic `{topic}` in that group as well");
             let problem = findings.at(&entry.spot, &binding.path.name("group-id"), message);
             let hint = "give one of them a group of its own, or raise `concurrency`";
             findings.problem(problem.hint(hint.to_owned()));

@@ -3,8 +3,11 @@
 //! A run stops at the first failure, because the records behind it may have to wait. It asks the gate
 //! before each record, and gives back what it did not begin.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_core::breaker::CallResult;
@@ -95,7 +98,7 @@ impl LaneRun {
         let mut works = works.into_iter();
         while let Some(mut work) = works.next() {
             let outcome = match self.may_go_on(binding) {
-                true => attempt(binding, &mut work).await,
+                true => self.call(binding, &mut work, finished).await,
                 false => AttemptOutcome::NotBegun,
             };
             let goes_on = matches!(outcome, AttemptOutcome::Handled(_));
@@ -112,6 +115,26 @@ impl LaneRun {
         finished.extend(works.map(|work| (work, AttemptOutcome::NotBegun)));
     }
 
+    /// One attempt. If it takes a while, the results before it are told first: their offset need not wait.
+    async fn call(
+        &self,
+        binding: &BindingContext,
+        work: &mut Work,
+        finished: &mut Vec<(Work, AttemptOutcome)>,
+    ) -> AttemptOutcome {
+        let mut attempt = pin!(attempt(binding, work));
+        let first = poll_fn(|context| Poll::Ready(attempt.as_mut().poll(context))).await;
+        match first {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => {
+                if !finished.is_empty() {
+                    self.report(std::mem::take(finished), false);
+                }
+                attempt.await
+            }
+        }
+    }
+
     /// One call for all records; each gets its own answer.
     async fn call_batch(
         &self,
@@ -123,7 +146,11 @@ impl LaneRun {
             return;
         };
         let keep = |works: Vec<Work>, finished: &mut Vec<(Work, AttemptOutcome)>| {
-            finished.extend(works.into_iter().map(|work| (work, AttemptOutcome::NotBegun)));
+            finished.extend(
+                works
+                    .into_iter()
+                    .map(|work| (work, AttemptOutcome::NotBegun)),
+            );
         };
         if !self.may_go_on(binding) {
             return keep(works, finished);
@@ -157,7 +184,10 @@ impl LaneRun {
             good.iter().map(|work| Arc::clone(&work.record)).collect();
         let began = binding.clock.elapsed();
         let call = CatchPanic(act(records));
-        let answer = binding.clock.within(binding.options.handler_timeout, call).await;
+        let answer = binding
+            .clock
+            .within(binding.options.handler_timeout, call)
+            .await;
         let took = binding.clock.elapsed().saturating_sub(began);
         telemetry::called(&binding.options.name, binding.options.listener_type, took);
         let mut answers = match answer {
@@ -212,7 +242,10 @@ async fn attempt(binding: &BindingContext, work: &mut Work) -> AttemptOutcome {
     work.record.begin_attempt(work.attempt);
     let began = binding.clock.elapsed();
     let call = CatchPanic(act(Arc::clone(&work.record)));
-    let answer = binding.clock.within(binding.options.handler_timeout, call).await;
+    let answer = binding
+        .clock
+        .within(binding.options.handler_timeout, call)
+        .await;
     let took = binding.clock.elapsed().saturating_sub(began);
     telemetry::called(&binding.options.name, binding.options.listener_type, took);
     let answer = match answer {
@@ -255,14 +288,18 @@ fn undecodable(binding: &BindingContext, record: &ConsumedRecord) -> Option<Hand
         ("key", options.key_format, record.key()),
         ("value", options.value_format, record.value()),
     ];
-    parts.into_iter().find_map(|(what, format, bytes)| match (format, bytes) {
-        (PayloadFormat::Bytes, _) | (PayloadFormat::Json, None) => None,
-        (PayloadFormat::Json, Some(bytes)) => {
-            let read = serde_json::from_slice::<serde::de::IgnoredAny>(bytes);
-            let error = read.err()?;
-            Some(HandlerFailure::undecodable(format!("the {what} is not JSON: {error}")))
-        }
-    })
+    parts
+        .into_iter()
+        .find_map(|(what, format, bytes)| match (format, bytes) {
+            (PayloadFormat::Bytes, _) | (PayloadFormat::Json, None) => None,
+            (PayloadFormat::Json, Some(bytes)) => {
+                let read = serde_json::from_slice::<serde::de::IgnoredAny>(bytes);
+                let error = read.err()?;
+                Some(HandlerFailure::undecodable(format!(
+                    "the {what} is not JSON: {error}"
+                )))
+            }
+        })
 }
 
 fn panicked(message: &str) -> Failure {

@@ -11,7 +11,7 @@ use tidegate_core::{
     Failure, HealthFinding, Mutex, Offset, Partition, PauseReason, PauseReasons, TierIndex, Topic,
 };
 use tidegate_log::{Log, TopicPartition};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::classify::{ExceptionClassifier, ExceptionRouting};
 use crate::consumer::{ConsumerSeat, GiveUpRequest, consume};
@@ -23,6 +23,7 @@ use crate::handler::BoundHandler;
 use crate::ladder::Ladder;
 use crate::lifecycle::{ContainerState, LifecycleCommand};
 use crate::options::{BindingOptions, ConcurrencyMode, DltStrategy, ListenerType};
+use crate::signal::StopSignal;
 use crate::status::BindingStatus;
 use crate::{telemetry, topics};
 
@@ -81,10 +82,7 @@ impl Binding {
 
     /// Takes the dead letters of this binding, for the strategies ALERT_AND_STORE and CUSTOM. It is called
     /// at least once for each, after the commit, and never holds up the binding.
-    pub fn on_dead_letter<R>(
-        mut self,
-        act: impl Fn(DltRecord) -> R + Send + Sync + 'static,
-    ) -> Self
+    pub fn on_dead_letter<R>(mut self, act: impl Fn(DltRecord) -> R + Send + Sync + 'static) -> Self
     where
         R: Future<Output = Result<(), Failure>> + Send + 'static,
     {
@@ -144,7 +142,7 @@ pub(crate) struct BindingContext {
     pub(crate) host: String,
     pub(crate) status: Mutex<BindingStatus>,
     limits: Mutex<BTreeMap<Topic, u64>>,
-    stop: watch::Sender<bool>,
+    pub(crate) stop: StopSignal,
 }
 
 impl BindingContext {
@@ -155,7 +153,7 @@ impl BindingContext {
 
     /// Asks all consumers to stop.
     pub(crate) fn stop_all(&self) {
-        self.stop.send_replace(true);
+        self.stop.set(true);
     }
 }
 
@@ -183,7 +181,12 @@ impl RegisteredBinding {
         entropy: Box<dyn Entropy>,
     ) -> Result<Self, ConnectorError> {
         let problems = binding.problems();
-        let Binding { options, handler, classifier, letters } = binding;
+        let Binding {
+            options,
+            handler,
+            classifier,
+            letters,
+        } = binding;
         if !problems.is_empty() {
             let binding = options.name;
             return Err(ConnectorError::ConfigurationValidation { binding, problems });
@@ -201,7 +204,7 @@ impl RegisteredBinding {
             host: ports.host.clone(),
             status: Mutex::default(),
             limits: Mutex::default(),
-            stop: watch::Sender::new(false),
+            stop: StopSignal::default(),
             options,
             handler,
             classifier,
@@ -239,13 +242,12 @@ impl RegisteredBinding {
     }
 
     fn allow(&self, command: LifecycleCommand) -> Result<(), ConnectorError> {
-        let refused = |refused: crate::lifecycle::RefusedTransition| {
-            ConnectorError::InvalidContainerState {
+        let refused =
+            |refused: crate::lifecycle::RefusedTransition| ConnectorError::InvalidContainerState {
                 binding: self.options().name.clone(),
                 state: refused.from,
                 command: refused.command,
-            }
-        };
+            };
         self.state().next(command).map(drop).map_err(refused)
     }
 
@@ -264,7 +266,7 @@ impl RegisteredBinding {
         *context.limits.lock() = found.limits;
         *context.status.lock() = BindingStatus::started(found.warning);
         context.gate.reset(&context.options.breaker);
-        context.stop.send_replace(false);
+        context.stop.set(false);
         self.begin_consumers()?;
         self.set_lifecycle(ContainerState::Running);
         tracing::info!(binding = context.options.name, "started");
@@ -275,17 +277,31 @@ impl RegisteredBinding {
         let context = &self.context;
         let options = &context.options;
         let mut seats = Vec::new();
-        let main = (TierIndex(0), options.topic.clone(), options.group.clone(), options.concurrency);
+        let main = (
+            TierIndex(0),
+            options.topic.clone(),
+            options.group.clone(),
+            options.concurrency,
+        );
         let mut places = vec![main];
         for (tier, topic) in options.tier_indexes().zip(&context.tier_topics) {
             let index = usize::try_from(tier.0 - 1).unwrap_or(usize::MAX);
-            let concurrency = options.retry.tiers.get(index).map_or(1, |tier| tier.concurrency);
+            let concurrency = options
+                .retry
+                .tiers
+                .get(index)
+                .map_or(1, |tier| tier.concurrency);
             places.push((tier, topic.clone(), options.tier_group(tier)?, concurrency));
         }
         for (tier, topic, group, concurrency) in places {
             for index in 0..concurrency {
                 let (topic, group) = (topic.clone(), group.clone());
-                seats.push(ConsumerSeat { tier, index, topic, group });
+                seats.push(ConsumerSeat {
+                    tier,
+                    index,
+                    topic,
+                    group,
+                });
             }
         }
         let mut running = self.running.lock();
@@ -295,17 +311,27 @@ impl RegisteredBinding {
                 running.requests.push(send);
             }
             let name = options.container_name(seat.tier);
-            let work = consume(Arc::clone(context), seat, context.stop.subscribe(), requests);
-            running.tasks.push(context.spawn.spawn(&name, Box::pin(work)));
+            let work = consume(Arc::clone(context), seat, requests
+            );
+            running
+                .tasks
+                .push(context.spawn.spawn(&name, Box::pin(work)));
         }
         let name = format!("eventbus-{}-gauges", options.name);
-        let work = gauges::watch(Arc::clone(context), context.stop.subscribe());
-        running.tasks.push(context.spawn.spawn(&name, Box::pin(work)));
+        let work = gauges::watch(Arc::clone(context), );
+        running
+            .tasks
+            .push(context.spawn.spawn(&name, Box::pin(work)));
         if let Some(letters) = &context.letters {
             let (letters, group) = (letters.clone(), options.dlt_group()?);
-            let work = watch_letters(Arc::clone(context), group, letters, context.stop.subscribe());
+            let work = watch_letters(
+                Arc::clone(context),
+                group,
+                letters, );
             let name = format!("eventbus-{}-dlt", options.name);
-            running.tasks.push(context.spawn.spawn(&name, Box::pin(work)));
+            running
+                .tasks
+                .push(context.spawn.spawn(&name, Box::pin(work)));
         }
         Ok(())
     }
@@ -320,7 +346,8 @@ impl RegisteredBinding {
         };
         let limit = self.context.options.stop_timeout.saturating_add(CUT_OFF);
         let ended = async {
-            for task in EndingTasks(tasks).0.drain(..) {
+            let mut ending = EndingTasks(tasks);
+            while let Some(task) = ending.0.pop() {
                 task.join().await;
             }
         };
@@ -382,13 +409,21 @@ impl RegisteredBinding {
         let requests = self.running.lock().requests.clone();
         for consumer in requests {
             let (answer, given_up) = oneshot::channel();
-            let request = GiveUpRequest { partition, offset, answer };
+            let request = GiveUpRequest {
+                partition,
+                offset,
+                answer,
+            };
             if consumer.send(request).is_ok() && given_up.await.unwrap_or(false) {
                 return Ok(());
             }
         }
         let binding = self.options().name.clone();
-        Err(ConnectorError::RecordNotHeld { binding, partition, offset })
+        Err(ConnectorError::RecordNotHeld {
+            binding,
+            partition,
+            offset,
+        })
     }
 
     pub(crate) fn circuit(&self) -> BreakerState {
@@ -413,7 +448,10 @@ impl RegisteredBinding {
             ContainerState::Stopped => return HealthFinding::degraded("stopped"),
         }
         let now = context.clock.elapsed();
-        context.status.lock().health(&context.options, &context.gate, now)
+        context
+            .status
+            .lock()
+            .health(&context.options, &context.gate, now)
     }
 }
 

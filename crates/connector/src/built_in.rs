@@ -44,9 +44,10 @@ pub struct LogHandler;
 impl RecordHandler for LogHandler {
     async fn handle(&self, record: &ConsumedRecord) -> HandlerAnswer {
         let shown = |bytes: Option<&bytes::Bytes>| {
-            bytes.map_or_else(|| "(none)".to_owned(), |bytes| {
-                bytes[..bytes.len().min(1_024)].escape_ascii().to_string()
-            })
+            bytes.map_or_else(
+                || "(none)".to_owned(),
+                |bytes| bytes[..bytes.len().min(1_024)].escape_ascii().to_string(),
+            )
         };
         tracing::info!(
             binding = record.binding(), topic = %record.topic(), partition = %record.partition(),

@@ -56,9 +56,11 @@ impl ExceptionClassifier {
             Self::Function(decide) => {
                 let routing = decide(failure, tier);
                 let is_transient = failure.class == FailureClass::Transient;
-                let is_retried_in_memory =
-                    is_transient && routing == ExceptionRouting::NextTier;
-                Classified { routing, is_retried_in_memory }
+                let is_retried_in_memory = is_transient && routing == ExceptionRouting::NextTier;
+                Classified {
+                    routing,
+                    is_retried_in_memory,
+                }
             }
         }
     }
@@ -67,7 +69,10 @@ impl ExceptionClassifier {
 impl ClassifierCodes {
     fn classify(&self, failure: &Failure) -> Classified {
         let matches = |patterns: &[CodePattern]| patterns.iter().any(|p| p.matches(&failure.code));
-        let at_once = |routing| Classified { routing, is_retried_in_memory: false };
+        let at_once = |routing| Classified {
+            routing,
+            is_retried_in_memory: false,
+        };
         if matches(&self.pause_on) {
             return at_once(ExceptionRouting::PauseContainer);
         }
@@ -79,7 +84,10 @@ impl ClassifierCodes {
             return at_once(ExceptionRouting::SkipToTier(*tier));
         }
         let is_listed = self.retryable.as_ref().is_none_or(|listed| matches(listed));
-        Classified { routing: ExceptionRouting::NextTier, is_retried_in_memory: is_listed }
+        Classified {
+            routing: ExceptionRouting::NextTier,
+            is_retried_in_memory: is_listed,
+        }
     }
 }
 
@@ -109,7 +117,10 @@ mod tests {
         };
         let check = |codes: &ClassifierCodes, class, code: &str, routing, in_memory| {
             let failure = Failure::new(class, Code::new(code).unwrap(), "");
-            let expect = Classified { routing, is_retried_in_memory: in_memory };
+            let expect = Classified {
+                routing,
+                is_retried_in_memory: in_memory,
+            };
             assert_eq!(codes.classify(&failure), expect, "{code}");
         };
         use ExceptionRouting::{DeadLetter, NextTier, PauseContainer, SkipToTier};
@@ -117,7 +128,13 @@ mod tests {
         check(&codes, Transient, "timeout.read", NextTier, true);
         check(&codes, Transient, "business.rule", DeadLetter, false);
         check(&codes, Permanent, "timeout.read", DeadLetter, false);
-        check(&codes, Transient, "service.down", SkipToTier(TierIndex(2)), false);
+        check(
+            &codes,
+            Transient,
+            "service.down",
+            SkipToTier(TierIndex(2)),
+            false,
+        );
         check(&codes, Transient, "access.denied", PauseContainer, false);
         check(&codes, Permanent, "access.denied", PauseContainer, false);
         codes.retryable = Some(patterns(&["timeout.*"]));

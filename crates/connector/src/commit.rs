@@ -64,7 +64,9 @@ impl CommitPlan {
                 continue;
             };
             let taken = part.taken.values();
-            commit.appends.extend(taken.flat_map(|settled| settled.appends.iter().cloned()));
+            commit
+                .appends
+                .extend(taken.flat_map(|settled| settled.appends.iter().cloned()));
             commit.offsets.push(OffsetCommit {
                 at: part.at.clone(),
                 fence: part.fence,
@@ -97,7 +99,11 @@ fn excluded(
         if settled.appends.is_empty() {
             continue;
         }
-        let size: usize = settled.appends.iter().map(|append| append.record.size()).sum();
+        let size: usize = settled
+            .appends
+            .iter()
+            .map(|append| append.record.size())
+            .sum();
         let fits = size <= *room || is_first;
         if scope == CommitScope::WithoutHandOffs || !fits {
             excluded.insert(*offset);
@@ -161,7 +167,10 @@ fn moves<'a>(settled: impl Iterator<Item = &'a Settlement>) -> Vec<Posting> {
     let mut by_move: BTreeMap<(Place, Place), Vec<EventId>> = BTreeMap::new();
     for settled in settled {
         if let Some(moved) = &settled.moved {
-            by_move.entry(moved.clone()).or_default().push(settled.event_id);
+            by_move
+                .entry(moved.clone())
+                .or_default()
+                .push(settled.event_id);
         }
     }
     let written = by_move
@@ -198,7 +207,10 @@ impl Committer {
         if self.hand_off == HandOff::AtLeastOnce && !commit.appends.is_empty() {
             let appends: Vec<Append> = std::mem::take(&mut commit.appends);
             let written = self.log.append(appends).await;
-            written.map_err(|error| FailedCommit { error, is_handed_off: false })?;
+            written.map_err(|error| FailedCommit {
+                error,
+                is_handed_off: false,
+            })?;
             is_handed_off = true;
         }
         let wanted: Vec<(TopicPartition, Offset, String)> = commit
@@ -217,7 +229,10 @@ impl Committer {
         if is_unknown && self.was_made(&wanted).await {
             return Ok(());
         }
-        Err(FailedCommit { error, is_handed_off })
+        Err(FailedCommit {
+            error,
+            is_handed_off,
+        })
     }
 
     /// Whether the log holds what was to be committed. All of it is there, or nothing: one partition tells.
@@ -227,9 +242,9 @@ impl Committer {
             match self.log.committed(&self.group, &partitions).await {
                 Ok(found) => {
                     return found.iter().zip(wanted).any(|(found, (_, next, text))| {
-                        found.as_ref().is_some_and(|found| {
-                            found.next == *next && found.metadata == *text
-                        })
+                        found
+                            .as_ref()
+                            .is_some_and(|found| found.next == *next && found.metadata == *text)
                     });
                 }
                 Err(LogError::Closed | LogError::Stopped { .. }) => return false,

@@ -30,17 +30,28 @@ impl ConnectorComponent {
         Self { connector, clock }
     }
 
-    /// Starts a binding, and tries again while the log does not answer.
-    async fn start(&self, name: &str) {
+    /// Starts the bindings that start with the process, and tries again while the log does not answer.
+    async fn start_all(&self) {
         let backoff = Backoff::exponential(Duration::from_secs(1), 2.0, Duration::from_secs(30));
-        let mut failures = 0;
-        while let Err(error) = self.connector.start(name).await {
-            tracing::error!(binding = name, %error, "a binding does not start");
-            if error.class() == FailureClass::Permanent {
-                return;
+        let starts = |name: &String| {
+            self.connector.options(name).is_ok_and(|options| options.auto_startup)
+        };
+        let names = self.connector.list().into_iter().map(|view| view.name);
+        let mut waiting: Vec<String> = names.filter(starts).collect();
+        let mut rounds = 0;
+        while !waiting.is_empty() {
+            let mut failed = Vec::new();
+            for name in waiting {
+                if let Err(error) = self.connector.start(&name).await {
+                    tracing::error!(binding = name, %error, "a binding does not start");
+                    if error.class() != FailureClass::Permanent {
+                        failed.push(name);
+                    }
+                }
             }
-            self.clock.sleep(backoff.wait_without_jitter(failures)).await;
-            failures += 1;
+            waiting = failed;
+            self.clock.sleep(backoff.wait_without_jitter(rounds)).await;
+            rounds += 1;
         }
     }
 }
@@ -75,12 +86,7 @@ impl Component for ConnectorComponent {
         Box::pin(async move {
             telemetry::describe();
             let starting = async {
-                for view in self.connector.list() {
-                    let options = self.connector.options(&view.name);
-                    if options.is_ok_and(|options| options.auto_startup) {
-                        self.start(&view.name).await;
-                    }
-                }
+                self.start_all().await;
                 std::future::pending::<()>().await;
             };
             tokio::select! {

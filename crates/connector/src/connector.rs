@@ -120,24 +120,12 @@ impl Connector {
         Ok(())
     }
 
-    /// Forgets a binding that is not running.
+    /// Forgets a binding; one that runs is stopped first.
     ///
     /// # Errors
-    /// There is no such binding, or it is running: then [`destroy`](Self::destroy) it.
+    /// There is no such binding.
     pub async fn unregister(&self, name: &str) -> Result<(), ConnectorError> {
-        let binding = self.find(name)?;
-        match binding.state() {
-            ContainerState::Created | ContainerState::Stopped | ContainerState::Destroyed => {
-                self.destroy(name).await
-            }
-            state @ (ContainerState::Running | ContainerState::Paused) => {
-                Err(ConnectorError::InvalidContainerState {
-                    binding: name.to_owned(),
-                    state,
-                    command: crate::lifecycle::LifecycleCommand::Start,
-                })
-            }
-        }
+        self.destroy(name).await
     }
 
     /// Makes the topics of a binding where they are missing, joins its groups and takes records.
@@ -245,7 +233,10 @@ impl Connector {
     /// The bindings of a topic.
     #[must_use]
     pub fn of_topic(&self, topic: &Topic) -> Vec<BindingView> {
-        self.list().into_iter().filter(|view| view.topic == *topic).collect()
+        self.list()
+            .into_iter()
+            .filter(|view| view.topic == *topic)
+            .collect()
     }
 
     /// How one binding is.

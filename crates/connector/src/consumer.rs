@@ -8,14 +8,16 @@ mod assign;
 mod results;
 mod settle;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::BoxFuture;
-use tidegate_core::{Backoff, Classify, GroupName, Offset, Partition, TierIndex, Topic};
+use tidegate_core::{
+    Backoff, Classify, EventId, GroupName, Offset, Partition, TierIndex, Topic,
+};
 use tidegate_log::{Join, LogError, Session, TopicPartition};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::attempt::{LaneRun, RunReport};
 use crate::binding::BindingContext;
@@ -63,20 +65,19 @@ enum SessionEnd {
     Fatal(String),
 }
 
-/// Joins the group and works, until `stop` says otherwise; joins again after an error.
+/// Joins the group and works, until the binding stops; joins again after an error.
 pub(crate) async fn consume(
     binding: Arc<BindingContext>,
     seat: ConsumerSeat,
-    mut stop: watch::Receiver<bool>,
     mut requests: mpsc::UnboundedReceiver<GiveUpRequest>,
 ) {
     let label = binding.options.container_name(seat.tier);
     let backoff = Backoff::exponential(Duration::from_millis(200), 2.0, Duration::from_secs(30));
     let mut failures = 0;
-    while !*stop.borrow_and_update() {
+    while !binding.stop.is_set() {
         let joined = tokio::select! {
             biased;
-            _ = stop.changed() => continue,
+            () = binding.stop.requested() => continue,
             joined = binding.log.join(join(&binding, &seat)) => joined,
         };
         let error = match joined {
@@ -84,12 +85,17 @@ pub(crate) async fn consume(
                 binding.status.lock().joined(&seat);
                 failures = 0;
                 let mut consumer = Consumer::new(Arc::clone(&binding), seat.clone(), session);
-                let end = consumer.run(&mut stop, &mut requests).await;
+                let end = consumer.run(&mut requests).await;
                 consumer.forget_all();
                 match end {
                     SessionEnd::Stopped => break,
                     SessionEnd::Fatal(why) => {
-                        tracing::error!(binding = binding.options.name, consumer = label, why, "stopped");
+                        tracing::error!(
+                            binding = binding.options.name,
+                            consumer = label,
+                            why,
+                            "stopped"
+                        );
                         binding.status.lock().fatal = Some(why);
                         binding.stop_all();
                         break;
@@ -105,7 +111,7 @@ pub(crate) async fn consume(
         let wait = backoff.wait_without_jitter(failures - 1);
         tokio::select! {
             biased;
-            _ = stop.changed() => {}
+            () = binding.stop.requested() => {}
             () = binding.clock.sleep(wait) => {}
         }
     }
@@ -158,6 +164,35 @@ struct CommitTrouble {
     tries_without: bool,
 }
 
+/// The copies that a tier has seen lately, by event and delivery.
+#[derive(Debug, Default)]
+struct RecentCopies {
+    seen: BTreeSet<(EventId, u32)>,
+    order: VecDeque<(EventId, u32)>,
+}
+
+/// Copies that are remembered.
+const MAX_COPIES: usize = 10_000;
+
+impl RecentCopies {
+    /// A copy is settled, and that is committed. Before that it may come again.
+    fn remember(&mut self, event: EventId, delivery: u32) {
+        if self.seen.insert((event, delivery)) {
+            self.order.push_back((event, delivery));
+        }
+        if self.order.len() > MAX_COPIES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.seen.remove(&oldest);
+        }
+    }
+
+    /// Whether a copy of this delivery was settled before.
+    fn has(&self, event: EventId, delivery: u32) -> bool {
+        self.seen.contains(&(event, delivery))
+    }
+}
+
 /// One member of a group and its partitions.
 struct Consumer {
     binding: Arc<BindingContext>,
@@ -178,6 +213,8 @@ struct Consumer {
     trouble: Option<CommitTrouble>,
     stop_by: Option<Duration>,
     poll_after: Duration,
+    /// Copies that a tier has seen, for hand-offs that are made at least once.
+    copies: RecentCopies,
 }
 
 impl Consumer {
@@ -212,6 +249,7 @@ impl Consumer {
             trouble: None,
             stop_by: None,
             poll_after: Duration::ZERO,
+            copies: RecentCopies::default(),
         }
     }
 
@@ -221,13 +259,12 @@ impl Consumer {
 
     async fn run(
         &mut self,
-        stop: &mut watch::Receiver<bool>,
         requests: &mut mpsc::UnboundedReceiver<GiveUpRequest>,
     ) -> SessionEnd {
-        let mut gate = self.binding.gate.watch();
+        let binding = Arc::clone(&self.binding);
         loop {
-            gate.mark_unchanged();
-            if *stop.borrow_and_update() && self.stop_by.is_none() {
+            let seen = binding.gate.changes().version();
+            if binding.stop.is_set() && self.stop_by.is_none() {
                 self.begin_stop();
             }
             self.look_at_clock();
@@ -245,7 +282,7 @@ impl Consumer {
             let session = Arc::clone(&self.session);
             tokio::select! {
                 biased;
-                _ = stop.changed(), if self.stop_by.is_none() => {}
+                () = binding.stop.requested(), if self.stop_by.is_none() => {}
                 polled = session.poll(), if is_polling => match polled {
                     Ok(event) => self.on_event(event),
                     Err(error) => if let Some(end) = self.on_poll_error(error).await {
@@ -262,7 +299,7 @@ impl Consumer {
                     }
                 }
                 Some(request) = requests.recv() => self.give_up(request),
-                _ = gate.changed() => {}
+                () = binding.gate.changes().after(seen) => {}
                 () = clock.sleep(wake) => {}
             }
         }
@@ -308,7 +345,10 @@ impl Consumer {
         let now = self.now();
         let far = now + IDLE_COMMIT;
         let budget = self.binding.options.poll_budget();
-        let mut wake = self.timers.first_key_value().map_or(far, |((at, _), _)| *at);
+        let mut wake = self
+            .timers
+            .first_key_value()
+            .map_or(far, |((at, _), _)| *at);
         let mut until = |at: Option<Duration>| wake = wake.min(at.unwrap_or(far));
         until(self.binding.gate.wakes_at());
         until(self.stop_by);
@@ -355,15 +395,23 @@ impl Consumer {
             let Some(first) = lane.queue.front().filter(|_| lane.running.is_none()) else {
                 continue;
             };
-            let due = first.due.map_or(Duration::ZERO, |due| due.wait(now_ms, now));
-            let until = lane.wait_until.map_or(now + due, |until| until.max(now + due));
+            let due = first
+                .due
+                .map_or(Duration::ZERO, |due| due.wait(now_ms, now));
+            let until = lane
+                .wait_until
+                .map_or(now + due, |until| until.max(now + due));
             if until > now {
                 self.set_timer(until, at, key);
                 continue;
             }
             lane.wait_until = None;
             let first = (first.offset(), first.record.key().cloned());
-            let limit = if is_probe { 1 } else { binding.options.max_poll_records };
+            let limit = if is_probe {
+                1
+            } else {
+                binding.options.max_poll_records
+            };
             let is_due = |work: &Work| work.due.is_none_or(|due| due.wait(now_ms, now).is_zero());
             let works = partition.take(&key, limit, is_due);
             let run = LaneRun {
@@ -376,7 +424,9 @@ impl Consumer {
                 reports: self.report_to.clone(),
             };
             let name = binding.options.container_name(self.seat.tier);
-            let task = binding.spawn.spawn(&name, Box::pin(run.run(Arc::clone(&binding))));
+            let task = binding
+                .spawn
+                .spawn(&name, Box::pin(run.run(Arc::clone(&binding))));
             partition.running += 1;
             self.running += 1;
             if let Some(lane) = partition.lanes.get_mut(&key) {
@@ -388,7 +438,10 @@ impl Consumer {
     }
 
     fn make_ready(&mut self, at: &TopicPartition, key: &LaneKey) {
-        let lane = self.partitions.get_mut(at).and_then(|found| found.lanes.get_mut(key));
+        let lane = self
+            .partitions
+            .get_mut(at)
+            .and_then(|found| found.lanes.get_mut(key));
         if let Some(lane) = lane
             && !lane.is_ready
             && lane.running.is_none()
@@ -432,6 +485,9 @@ impl Consumer {
             if scope == CommitScope::Everything {
                 self.commit_due = None;
                 self.trouble = None;
+                // A group that has committed nothing has nothing to keep.
+                let idle = self.partitions.values_mut().filter(|found| is_idle(found));
+                idle.for_each(|found| found.committed_at = now);
             }
             return;
         };
@@ -489,9 +545,12 @@ impl Consumer {
     async fn on_poll_error(&mut self, error: LogError) -> Option<SessionEnd> {
         match error {
             LogError::Closed | LogError::Stopped { .. } => Some(SessionEnd::Lost(error)),
-            LogError::OutOfRange { ref at, asked, start, .. } => {
-                Some(self.lost_records(at.clone(), asked, start).await)
-            }
+            LogError::OutOfRange {
+                ref at,
+                asked,
+                start,
+                ..
+            } => Some(self.lost_records(at.clone(), asked, start).await),
             LogError::Damaged { ref at, .. } => {
                 tracing::error!(binding = self.binding.options.name, %error, "a partition waits");
                 let why = error.to_string();

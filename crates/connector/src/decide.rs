@@ -73,8 +73,8 @@ pub(crate) fn route(facts: &RecordFacts<'_>) -> RecordDecision {
         BatchFailureStrategy::SeekToFailed => rung,
         BatchFailureStrategy::DlqAndContinue => None,
     };
-    let is_kept = facts.ordering == OrderingMode::Strict
-        && facts.strict_exhausted == StrictExhausted::Pause;
+    let is_kept =
+        facts.ordering == OrderingMode::Strict && facts.strict_exhausted == StrictExhausted::Pause;
     let exhausted = match rung {
         Some(rung) => Decision::Tier(rung.tier),
         None if is_kept => Decision::Pause(PauseReason::Operator),
@@ -169,7 +169,10 @@ mod tests {
         };
         assert_eq!(with(&pause), RecordDecision::Keep(PauseReason::Operator));
         let dead = |f: &mut RecordFacts<'_>| f.classified.routing = ExceptionRouting::DeadLetter;
-        assert_eq!(with(&dead), RecordDecision::DeadLetter(Reason::NonRetryable));
+        assert_eq!(
+            with(&dead),
+            RecordDecision::DeadLetter(Reason::NonRetryable)
+        );
         let undecodable = |f: &mut RecordFacts<'_>| f.is_undecodable = true;
         let reason = Reason::DeserializationFailure;
         assert_eq!(with(&undecodable), RecordDecision::DeadLetter(reason));
@@ -179,7 +182,11 @@ mod tests {
     fn c40_an_open_breaker_beats_routing() {
         let ladder = Ladder(vec![2, 1]);
         for attempt in 1..5 {
-            let facts = RecordFacts { attempt, breaker_open: true, ..facts(&ladder) };
+            let facts = RecordFacts {
+                attempt,
+                breaker_open: true,
+                ..facts(&ladder)
+            };
             assert_eq!(route(&facts), RecordDecision::Keep(PauseReason::Breaker));
         }
     }
@@ -187,11 +194,17 @@ mod tests {
     #[test]
     fn a_system_failure_keeps_the_record_whatever_its_code() {
         let ladder = Ladder(vec![2, 1]);
-        for routing in [ExceptionRouting::DeadLetter, ExceptionRouting::PauseContainer] {
+        for routing in [
+            ExceptionRouting::DeadLetter,
+            ExceptionRouting::PauseContainer,
+        ] {
             let facts = RecordFacts {
                 class: FailureClass::System,
                 attempt: 3,
-                classified: Classified { routing, is_retried_in_memory: false },
+                classified: Classified {
+                    routing,
+                    is_retried_in_memory: false,
+                },
                 ..facts(&ladder)
             };
             assert_eq!(route(&facts), RecordDecision::Keep(PauseReason::System));
@@ -208,7 +221,10 @@ mod tests {
         };
         let gives_up = RecordDecision::DeadLetter(Reason::RetriesExhausted);
         assert_eq!(route(&strict), gives_up);
-        let keeps = RecordFacts { strict_exhausted: StrictExhausted::Pause, ..strict };
+        let keeps = RecordFacts {
+            strict_exhausted: StrictExhausted::Pause,
+            ..strict
+        };
         assert_eq!(route(&keeps), RecordDecision::Keep(PauseReason::Operator));
     }
 
@@ -220,6 +236,9 @@ mod tests {
             batch_failure: BatchFailureStrategy::DlqAndContinue,
             ..facts(&ladder)
         };
-        assert_eq!(route(&batch), RecordDecision::DeadLetter(Reason::RetriesExhausted));
+        assert_eq!(
+            route(&batch),
+            RecordDecision::DeadLetter(Reason::RetriesExhausted)
+        );
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tidegate_core::env::{BoxFuture, CatchPanic};
 use tidegate_core::{Backoff, DeadLetter, Failure, GroupName, Offset};
-use tidegate_log::{Batch, Commit, Fence, Join, LogError, OffsetCommit, Session, SessionEvent, TopicPartition};
-use tokio::sync::watch;
+use tidegate_log::{
+    Batch, Commit, Fence, Join, LogError, OffsetCommit, Session, SessionEvent, TopicPartition,
+};
 
 use crate::binding::{BindingContext, LetterHandler};
 use crate::hop::to_list;
@@ -29,36 +30,32 @@ pub struct DltRecord {
 /// Calls of a handler for one letter, before it is passed by.
 const ATTEMPTS: u32 = 3;
 
-/// Hands the letters of a binding to their handler, until `stop`.
+/// Hands the letters of a binding to their handler, until the binding stops.
 pub(crate) async fn watch_letters(
     binding: Arc<BindingContext>,
     group: GroupName,
     handler: LetterHandler,
-    mut stop: watch::Receiver<bool>,
 ) {
     let backoff = Backoff::exponential(Duration::from_secs(1), 2.0, Duration::from_secs(60));
-    let mut failures = 0;
-    while !*stop.borrow_and_update() {
-        let join = Join::new(group.clone(), vec![binding.dlt_topic.clone()]);
-        let reading = async {
-            let session = binding.log.join(join).await?;
-            read(&binding, &*session, &handler).await
-        };
-        let ended = tokio::select! {
-            biased;
-            _ = stop.changed() => continue,
-            ended = reading => ended,
-        };
-        if let Err(error) = ended {
-            tracing::warn!(binding = binding.options.name, %error, "dead letters are not read");
+    let reading = async {
+        let mut failures = 0;
+        loop {
+            let join = Join::new(group.clone(), vec![binding.dlt_topic.clone()]);
+            let ended = match binding.log.join(join).await {
+                Ok(session) => read(&binding, &*session, &handler).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = ended {
+                tracing::warn!(binding = binding.options.name, %error, "dead letters are not read");
+            }
+            binding.clock.sleep(backoff.wait_without_jitter(failures)).await;
+            failures += 1;
         }
-        let wait = backoff.wait_without_jitter(failures);
-        failures += 1;
-        tokio::select! {
-            biased;
-            _ = stop.changed() => {}
-            () = binding.clock.sleep(wait) => {}
-        }
+    };
+    tokio::select! {
+        biased;
+        () = binding.stop.requested() => {}
+        () = reading => {}
     }
 }
 
@@ -92,8 +89,16 @@ async fn pass_on(
         let Ok(letter) = DeadLetter::from_record(key, value, &headers) else {
             continue;
         };
-        if letter.group.as_ref().is_none_or(|group| *group == binding.options.group) {
-            let record = DltRecord { at: batch.at.clone(), offset: stored.offset, letter };
+        if letter
+            .group
+            .as_ref()
+            .is_none_or(|group| *group == binding.options.group)
+        {
+            let record = DltRecord {
+                at: batch.at.clone(),
+                offset: stored.offset,
+                letter,
+            };
             tell(binding, handler, record).await;
         }
     }
@@ -104,7 +109,10 @@ async fn pass_on(
         metadata: String::new(),
         postings: Vec::new(),
     };
-    let commit = Commit { appends: Vec::new(), offsets: vec![passed] };
+    let commit = Commit {
+        appends: Vec::new(),
+        offsets: vec![passed],
+    };
     match session.commit(commit).await {
         // Somebody else tells them again.
         Ok(_) | Err(LogError::Fenced { .. }) => Ok(()),
@@ -124,6 +132,9 @@ async fn tell(binding: &BindingContext, handler: &LetterHandler, record: DltReco
         };
         let event = record.letter.event_id;
         tracing::error!(binding = binding.options.name, %event, attempt, why, "a dead letter was not taken");
-        binding.clock.sleep(Duration::from_secs(u64::from(attempt))).await;
+        binding
+            .clock
+            .sleep(Duration::from_secs(u64::from(attempt)))
+            .await;
     }
 }

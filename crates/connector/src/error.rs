@@ -61,7 +61,9 @@ pub enum ConnectorError {
         why: String,
     },
     /// The dead letter topic does not exist, and must.
-    #[error("dead letter topic `{topic}` of binding '{binding}' does not exist (`dlt.verify: fail`)")]
+    #[error(
+        "dead letter topic `{topic}` of binding '{binding}' does not exist (`dlt.verify: fail`)"
+    )]
     DltMissing {
         /// The binding.
         binding: String,
@@ -129,7 +131,9 @@ impl ConnectorError {
                 "set the topic up like the one it belongs to, or remove it and let the binding make it"
             }
             Self::DltMissing { .. } => "make the topic, or use `dlt.verify: create`",
-            Self::BoundTwice { .. } => "give one of them a group of its own, or raise `concurrency`",
+            Self::BoundTwice { .. } => {
+                "give one of them a group of its own, or raise `concurrency`"
+            }
             Self::InvalidContainerState { .. }
             | Self::BindingAlreadyExists { .. }
             | Self::BindingNotFound { .. }

@@ -148,7 +148,8 @@ impl BindingOptions {
         let raw: Option<BTreeMap<String, RawBinding>> = config.section("eventbus.bindings")?;
         let stop = config.duration("shutdown-timeout").unwrap_or_default();
         let raw = raw.unwrap_or_default().into_iter();
-        raw.map(|(name, binding)| binding.options(config, name, stop)).collect()
+        raw.map(|(name, binding)| binding.options(config, name, stop))
+            .collect()
     }
 }
 
@@ -200,7 +201,11 @@ impl RawBinding {
             retry: self.retry.options(),
             breaker: self.circuit_breaker.options(),
             dlt: DltOptions {
-                topic: self.dlt.topic.map(|name| topic("dlt.topic", name)).transpose()?,
+                topic: self
+                    .dlt
+                    .topic
+                    .map(|name| topic("dlt.topic", name))
+                    .transpose()?,
                 topic_suffix: self.dlt.topic_suffix,
                 strategy: self.dlt.strategy,
                 verify: self.dlt.verify,
@@ -287,11 +292,20 @@ mod tests {
         let batch = BINDING.replace("group-id: g", "group-id: g, listener-type: BATCH");
         let config = load(&Inputs::of_text("tidegate.yaml", batch.as_str())).config;
         let options = BindingOptions::from_config(&config).unwrap();
-        assert_eq!(options[0].max_poll_records, BindingOptions::BATCH_POLL_RECORDS);
+        assert_eq!(
+            options[0].max_poll_records,
+            BindingOptions::BATCH_POLL_RECORDS
+        );
     }
 
     /// Keys that are read by somebody else, or only warned about.
-    const ELSEWHERE: [&str; 5] = ["handler.", "key-ordered.", "idempotency.", "dlt.replay.", "dlt.handler."];
+    const ELSEWHERE: [&str; 5] = [
+        "handler.",
+        "key-ordered.",
+        "idempotency.",
+        "dlt.replay.",
+        "dlt.handler.",
+    ];
 
     #[test]
     fn every_key_of_a_binding_changes_an_option() {
@@ -312,6 +326,7 @@ mod tests {
                 "session-timeout-ms" => "50000",
                 "heartbeat-interval-ms" => "7000",
                 "max-poll-interval-ms" => "700000",
+                "retry.tier0.max-backoff-ms" => "3000",
                 "auto-startup" | "circuit-breaker.automatic-pause-on-open" => "false",
                 "static-membership" | "transactional" | "circuit-breaker.enabled" => "true",
                 "value-format" | "key-format" => "json",
@@ -324,9 +339,9 @@ mod tests {
                 "dlt.verify" => "fail",
                 "cluster" => continue,
                 "retry.tiers" => "[{delay: 1s}]",
-                "retry.retryable-exceptions" | "retry.non-retryable-exceptions" | "retry.pause-on" => {
-                    "[a.b]"
-                }
+                "retry.retryable-exceptions"
+                | "retry.non-retryable-exceptions"
+                | "retry.pause-on" => "[a.b]",
                 _ => "7",
             };
             let key = key.replace("tiers[]", "tiers[0]").replace("<name>", "a.b");
@@ -334,7 +349,11 @@ mod tests {
                 "retry.skip-to-tier-mapping.a.b" => "retry.skip-to-tier-mapping".to_owned(),
                 other => other.to_owned(),
             };
-            let other = if key == "retry.skip-to-tier-mapping" { "{a.b: 2}" } else { other };
+            let other = if key == "retry.skip-to-tier-mapping" {
+                "{a.b: 2}"
+            } else {
+                other
+            };
             let mut inputs = Inputs::of_text("tidegate.yaml", BINDING);
             let path = format!("eventbus.bindings.orders.{key}");
             inputs.arguments.push((path.clone(), other.to_owned()));

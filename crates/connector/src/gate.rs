@@ -10,9 +10,9 @@ use std::time::Duration;
 use tidegate_core::breaker::{Breaker, BreakerChange, BreakerState, CallResult, Permit};
 use tidegate_core::env::Clock;
 use tidegate_core::{Mutex, PauseReason, PauseReasons};
-use tokio::sync::watch;
 
 use crate::options::BreakerOptions;
+use crate::signal::ChangeSignal;
 use crate::telemetry;
 
 /// Whether records of a binding flow.
@@ -25,7 +25,7 @@ pub(crate) struct BindingGate {
     /// A copy of `state.reasons.flows()`, which runs ask before each record.
     is_open: AtomicBool,
     /// Counts changes, so that consumers look again.
-    changed: watch::Sender<u64>,
+    changed: ChangeSignal,
 }
 
 struct GateState {
@@ -91,7 +91,7 @@ impl BindingGate {
             has_breaker: options.is_enabled,
             state: Mutex::new(GateState::new(options)),
             is_open: AtomicBool::new(true),
-            changed: watch::Sender::new(0),
+            changed: ChangeSignal::default(),
         }
     }
 
@@ -120,9 +120,9 @@ impl BindingGate {
         self.state.lock().breaker.state()
     }
 
-    /// Wakes whenever something changed.
-    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    /// Tells when to look again.
+    pub(crate) fn changes(&self) -> &ChangeSignal {
+        &self.changed
     }
 
     /// Adds a reason, and says whether it is new.
@@ -174,10 +174,16 @@ impl BindingGate {
     /// The right to one call.
     pub(crate) fn permit(&self) -> BreakerAnswer<'_> {
         if !self.has_breaker {
-            return BreakerAnswer::Go(BreakerPermit { gate: self, permit: None });
+            return BreakerAnswer::Go(BreakerPermit {
+                gate: self,
+                permit: None,
+            });
         }
         match self.state.lock().breaker.try_acquire(self.clock.elapsed()) {
-            Some(permit) => BreakerAnswer::Go(BreakerPermit { gate: self, permit: Some(permit) }),
+            Some(permit) => BreakerAnswer::Go(BreakerPermit {
+                gate: self,
+                permit: Some(permit),
+            }),
             None if self.pauses_on_open => BreakerAnswer::Keep,
             None => BreakerAnswer::FailFast,
         }
@@ -223,7 +229,9 @@ impl BindingGate {
 
     fn record(&self, permit: Permit, result: CallResult, took: Duration) {
         let mut state = self.state.lock();
-        let change = state.breaker.record(permit, result, took, self.clock.elapsed());
+        let change = state
+            .breaker
+            .record(permit, result, took, self.clock.elapsed());
         self.follow(&mut state, change);
     }
 
@@ -254,7 +262,7 @@ impl BindingGate {
     }
 
     fn touch(&self) {
-        self.changed.send_modify(|version| *version += 1);
+        self.changed.touch();
     }
 }
 
@@ -297,7 +305,10 @@ mod tests {
         assert_eq!(gate.reasons().to_string(), "operator");
         assert!(!gate.flows());
         assert!(gate.begin_probe("no".to_owned()));
-        assert!(!gate.begin_probe("no".to_owned()), "one record is tried alone");
+        assert!(
+            !gate.begin_probe("no".to_owned()),
+            "one record is tried alone"
+        );
         assert!(!gate.lets_probe_through());
         assert_eq!(gate.remove(PauseReason::Operator).to_string(), "system");
         assert!(gate.lets_probe_through() && !gate.flows());
@@ -317,7 +328,10 @@ mod tests {
         };
         assert!(matches!(gate.permit(), BreakerAnswer::Keep));
         drop(probe);
-        assert!(matches!(gate.permit(), BreakerAnswer::Go(_)), "it was given back");
+        assert!(
+            matches!(gate.permit(), BreakerAnswer::Go(_)),
+            "it was given back"
+        );
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tidegate_core::{GroupName, Offset, TierIndex, Topic};
 use tidegate_log::{LogError, TopicPartition};
-use tokio::sync::watch;
 
 use crate::binding::BindingContext;
 use crate::telemetry;
@@ -13,20 +12,19 @@ use crate::telemetry;
 /// The pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Looks again and again, until `stop`.
-pub(crate) async fn watch(binding: Arc<BindingContext>, mut stop: watch::Receiver<bool>) {
-    while !*stop.borrow_and_update() {
-        tokio::select! {
-            biased;
-            _ = stop.changed() => {}
+/// Looks again and again, until the binding stops.
+pub(crate) async fn watch(binding: Arc<BindingContext>) {
+    let looking = async {
+        loop {
             // A log that does not answer is told by the consumers.
-            () = async { look(&binding).await.ok(); } => {}
+            look(&binding).await.ok();
+            binding.clock.sleep(LOOK_EVERY).await;
         }
-        tokio::select! {
-            biased;
-            _ = stop.changed() => {}
-            () = binding.clock.sleep(LOOK_EVERY) => {}
-        }
+    };
+    tokio::select! {
+        biased;
+        () = binding.stop.requested() => {}
+        () = looking => {}
     }
 }
 
@@ -38,12 +36,19 @@ async fn look(binding: &BindingContext) -> Result<(), LogError> {
     let tiers = options.tier_indexes().zip(&binding.tier_topics);
     let tiers: Vec<(TierIndex, &Topic)> = tiers.collect();
     for (tier, topic) in tiers {
-        let Ok(group) = options.tier_group(tier) else { continue };
+        let Ok(group) = options.tier_group(tier) else {
+            continue;
+        };
         let waiting = behind(binding, topic, &group).await?;
         let sum = waiting.into_iter().map(|(_, behind)| behind).sum();
         telemetry::tier_depth(&options.name, tier, sum);
     }
-    let letters = binding.log.describe(&binding.dlt_topic).await?.partitions.into_iter();
+    let letters = binding
+        .log
+        .describe(&binding.dlt_topic)
+        .await?
+        .partitions
+        .into_iter();
     let sum = letters.map(|part| distance(part.start, part.end)).sum();
     telemetry::dlt_depth(&options.name, sum);
     Ok(())
@@ -56,13 +61,19 @@ async fn behind(
     group: &GroupName,
 ) -> Result<Vec<(TopicPartition, u64)>, LogError> {
     let there = binding.log.describe(topic).await?.partitions;
-    let at: Vec<TopicPartition> =
-        there.iter().map(|part| TopicPartition::new(topic.clone(), part.partition.0)).collect();
+    let at: Vec<TopicPartition> = there
+        .iter()
+        .map(|part| TopicPartition::new(topic.clone(), part.partition.0))
+        .collect();
     let committed = binding.log.committed(group, &at).await?;
-    let all = at.into_iter().zip(there).zip(committed).map(|((at, there), held)| {
-        let next = held.map_or(there.start, |held| held.next.max(there.start));
-        (at, distance(next, there.end))
-    });
+    let all = at
+        .into_iter()
+        .zip(there)
+        .zip(committed)
+        .map(|((at, there), held)| {
+            let next = held.map_or(there.start, |held| held.next.max(there.start));
+            (at, distance(next, there.end))
+        });
     Ok(all.collect())
 }
 

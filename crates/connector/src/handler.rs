@@ -280,7 +280,9 @@ impl BoundHandler {
 
     /// A closure that gets the value as a type, read from JSON; none is a tombstone. A value that is not
     /// that goes to the dead letters at once.
-    pub fn typed<T, R>(act: impl Fn(Option<T>, Arc<ConsumedRecord>) -> R + Send + Sync + 'static) -> Self
+    pub fn typed<T, R>(
+        act: impl Fn(Option<T>, Arc<ConsumedRecord>) -> R + Send + Sync + 'static,
+    ) -> Self
     where
         T: DeserializeOwned + Send + 'static,
         R: Future<Output = HandlerAnswer> + Send + 'static,
@@ -303,10 +305,11 @@ impl BoundHandler {
     /// A handler of whole batches, for a binding with the listener type BATCH.
     pub fn batch(handler: impl BatchRecordHandler) -> Self {
         let handler = Arc::new(handler);
-        let act = move |records: Vec<Arc<ConsumedRecord>>| -> BoxFuture<'static, Vec<HandlerAnswer>> {
-            let handler = Arc::clone(&handler);
-            Box::pin(async move { handler.handle_batch(&records).await })
-        };
+        let act =
+            move |records: Vec<Arc<ConsumedRecord>>| -> BoxFuture<'static, Vec<HandlerAnswer>> {
+                let handler = Arc::clone(&handler);
+                Box::pin(async move { handler.handle_batch(&records).await })
+            };
         Self(HandlerKind::Batch(Arc::new(act)))
     }
 
@@ -321,6 +324,10 @@ impl BoundHandler {
 
 impl fmt::Debug for BoundHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_batch() { "BoundHandler(batch)" } else { "BoundHandler(single)" })
+        f.write_str(if self.is_batch() {
+            "BoundHandler(batch)"
+        } else {
+            "BoundHandler(single)"
+        })
     }
 }

@@ -3,9 +3,7 @@
 //! **Invariant:** key, value and the headers of others are passed on untouched, and the origin is written
 //! once. Headers of ours are written anew by each hop, so that they do not grow with the number of hops.
 
-use tidegate_core::dead_letter::{
-    Header, LastFailure, Reason, RecordOrigin, TierFailure, name,
-};
+use tidegate_core::dead_letter::{Header, LastFailure, Reason, RecordOrigin, TierFailure, name};
 use tidegate_core::{DeadLetter, EventId, Failure, GroupName, Offset, Partition, TierIndex, Topic};
 use tidegate_log::{Headers, Record, StoredRecord, TopicPartition};
 
@@ -105,7 +103,10 @@ impl RetryHistory {
         add(name::ORIGINAL_TOPIC, self.origin.topic.to_string());
         add(name::ORIGINAL_PARTITION, self.origin.partition.to_string());
         add(name::ORIGINAL_OFFSET, self.origin.offset.to_string());
-        add(name::ORIGINAL_TIMESTAMP, self.origin.timestamp_ms.to_string());
+        add(
+            name::ORIGINAL_TIMESTAMP,
+            self.origin.timestamp_ms.to_string(),
+        );
         add(name::RETRY_TIER, rung.tier.to_string());
         add(name::RETRY_ATTEMPT, rung.delivery.to_string());
         add(name::RETRY_TIMESTAMP, now_ms.to_string());
@@ -186,14 +187,15 @@ pub(crate) fn shrunk(record: &Record) -> Record {
         let of_trail = header.name.starts_with(name::TIER_PREFIX) && name::is_ours(&header.name);
         !of_trail
     };
-    let headers = to_list(&record.headers).into_iter().filter(is_kept).map(|header| {
-        match header.name.as_str() {
+    let headers = to_list(&record.headers)
+        .into_iter()
+        .filter(is_kept)
+        .map(|header| match header.name.as_str() {
             name::LAST_EXCEPTION_MESSAGE | name::LAST_EXCEPTION_STACKTRACE => {
                 Header::text(header.name, "")
             }
             _ => header,
-        }
-    });
+        });
     let headers: Vec<Header> = headers.collect();
     with_headers(record, &headers)
 }
@@ -272,22 +274,44 @@ mod tests {
                 let letter = DeadLetter::from_record(letter.key, letter.value, &headers).unwrap();
                 assert_eq!((letter.attempts, letter.value.clone()), (30, None));
                 assert_eq!(letter.origin.topic.as_str(), "orders");
-                assert_eq!((letter.origin.offset, letter.origin.timestamp_ms), (Offset(14_209), 5));
-                let others: Vec<_> = letter.headers.iter().map(|h| (h.name.as_str(), h.value.clone())).collect();
-                assert_eq!(others, [
-                    ("x-other", Some(Bytes::from_static(b"\xff"))),
-                    ("traceparent", Some(Bytes::from_static(b"00-1-2-01"))),
-                    ("empty", None),
-                ]);
-                let trail: Vec<_> = letter.trail.iter().map(|seen| {
-                    (seen.tier.0, seen.code.to_string(), seen.attempts, seen.exhausted_at_ms)
-                }).collect();
-                assert_eq!(trail, [
-                    (0, "timeout.t0".to_owned(), 3, 1_000),
-                    (1, "timeout.t1".to_owned(), 9, 1_003),
-                    (2, "timeout.t2".to_owned(), 9, 1_006),
-                    (3, "timeout.t3".to_owned(), 9, 1_009),
-                ]);
+                assert_eq!(
+                    (letter.origin.offset, letter.origin.timestamp_ms),
+                    (Offset(14_209), 5)
+                );
+                let others: Vec<_> = letter
+                    .headers
+                    .iter()
+                    .map(|h| (h.name.as_str(), h.value.clone()))
+                    .collect();
+                assert_eq!(
+                    others,
+                    [
+                        ("x-other", Some(Bytes::from_static(b"\xff"))),
+                        ("traceparent", Some(Bytes::from_static(b"00-1-2-01"))),
+                        ("empty", None),
+                    ]
+                );
+                let trail: Vec<_> = letter
+                    .trail
+                    .iter()
+                    .map(|seen| {
+                        (
+                            seen.tier.0,
+                            seen.code.to_string(),
+                            seen.attempts,
+                            seen.exhausted_at_ms,
+                        )
+                    })
+                    .collect();
+                assert_eq!(
+                    trail,
+                    [
+                        (0, "timeout.t0".to_owned(), 3, 1_000),
+                        (1, "timeout.t1".to_owned(), 9, 1_003),
+                        (2, "timeout.t2".to_owned(), 9, 1_006),
+                        (3, "timeout.t3".to_owned(), 9, 1_009),
+                    ]
+                );
                 assert_eq!((letter.first_failure_ms, letter.tier.0), (1_000, 3));
                 break;
             };
@@ -324,7 +348,11 @@ mod tests {
         let group = GroupName::new("g").unwrap();
         let lies = stored(1, Record::new("v").header("x-other", "o"));
         let mut history = RetryHistory::read(&at("orders"), &lies, TierIndex(0));
-        history.fail(3, &Failure::transient(Code::from_static("timeout.read"), ""), 1);
+        history.fail(
+            3,
+            &Failure::transient(Code::from_static("timeout.read"), ""),
+            1,
+        );
         let failure = LastFailure {
             code: Code::from_static("timeout.read"),
             message: "m".repeat(500),
@@ -337,6 +365,9 @@ mod tests {
         assert!(small.size() + 2_500 < letter.size());
         let headers = to_list(&small.headers);
         let read = DeadLetter::from_record(small.key, small.value, &headers).unwrap();
-        assert_eq!((read.attempts, read.trail.len(), read.headers.len()), (3, 0, 1));
+        assert_eq!(
+            (read.attempts, read.trail.len(), read.headers.len()),
+            (3, 0, 1)
+        );
     }
 }

@@ -39,7 +39,11 @@ pub fn http_failure(status: u16, retry_after: Option<Duration>) -> Option<Handle
         400..=499 => (Permanent, "request.rejected"),
         _ => (Transient, "service.failed"),
     };
-    let failure = Failure::new(class, Code::from_static(code), format!("the service answered {status}"));
+    let failure = Failure::new(
+        class,
+        Code::from_static(code),
+        format!("the service answered {status}"),
+    );
     let failure = HandlerFailure::from(failure);
     Some(match retry_after {
         Some(wait) => failure.retry_after(wait),
@@ -53,16 +57,22 @@ impl HttpHandler {
     /// # Errors
     /// The client cannot be made.
     pub fn new(url: impl Into<String>) -> Result<Self, Failure> {
-        rustls::crypto::ring::default_provider().install_default().ok();
+        rustls::crypto::ring::default_provider()
+            .install_default()
+            .ok();
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .build();
         let client = client.map_err(|error| {
             let code = Code::from_static("handler.http");
-            Failure::new(FailureClass::System, code, "no HTTP client can be made").with_source(error)
+            Failure::new(FailureClass::System, code, "no HTTP client can be made")
+                .with_source(error)
         })?;
-        Ok(Self { url: url.into(), client })
+        Ok(Self {
+            url: url.into(),
+            client,
+        })
     }
 
     /// Posts a dead letter, with its history as headers.
@@ -72,7 +82,10 @@ impl HttpHandler {
     pub async fn post_letter(&self, letter: &DeadLetter) -> Result<(), Failure> {
         let mut headers = Vec::new();
         for header in letter.to_headers() {
-            let value = header.value.as_deref().and_then(|value| std::str::from_utf8(value).ok());
+            let value = header
+                .value
+                .as_deref()
+                .and_then(|value| std::str::from_utf8(value).ok());
             headers.extend(value.map(|value| (header.name.clone(), value.to_owned())));
         }
         let answer = self.post(letter.value.clone(), headers).await;
@@ -101,7 +114,8 @@ impl HttpHandler {
             Ok(response) => {
                 let after = response.headers().get(reqwest::header::RETRY_AFTER);
                 let after = after.and_then(|after| after.to_str().ok()?.trim().parse().ok());
-                let failed = http_failure(response.status().as_u16(), after.map(Duration::from_secs));
+                let failed =
+                    http_failure(response.status().as_u16(), after.map(Duration::from_secs));
                 failed.map_or(Ok(()), Err)
             }
             Err(error) => Err(broken(&error).into()),
@@ -126,14 +140,24 @@ impl RecordHandler for HttpHandler {
             ("x-tidegate-event-id".to_owned(), id.clone()),
             ("idempotency-key".to_owned(), id),
             ("x-tidegate-topic".to_owned(), record.topic().to_string()),
-            ("x-tidegate-partition".to_owned(), record.partition().to_string()),
+            (
+                "x-tidegate-partition".to_owned(),
+                record.partition().to_string(),
+            ),
             ("x-tidegate-offset".to_owned(), record.offset().to_string()),
-            ("x-tidegate-attempt".to_owned(), record.attempt().to_string()),
+            (
+                "x-tidegate-attempt".to_owned(),
+                record.attempt().to_string(),
+            ),
             ("x-tidegate-tier".to_owned(), record.tier().to_string()),
         ];
         if let Some(key) = record.key() {
             headers.push(match std::str::from_utf8(key) {
-                Ok(key) if key.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') => {
+                Ok(key)
+                    if key
+                        .bytes()
+                        .all(|byte| byte.is_ascii_graphic() || byte == b' ') =>
+                {
                     ("x-tidegate-key".to_owned(), key.to_owned())
                 }
                 Ok(_) | Err(_) => ("x-tidegate-key-base64".to_owned(), STANDARD.encode(key)),
@@ -142,7 +166,10 @@ impl RecordHandler for HttpHandler {
         let inbound = record.inbound_headers().into_iter();
         headers.extend(inbound.map(|(name, value)| (name.to_owned(), value)));
         for name in [TRACEPARENT, "tracestate", "event-type", "content-type"] {
-            let value = record.headers().get(name).and_then(|value| std::str::from_utf8(value).ok());
+            let value = record
+                .headers()
+                .get(name)
+                .and_then(|value| std::str::from_utf8(value).ok());
             headers.extend(value.map(|value| (name.to_owned(), value.to_owned())));
         }
         self.post(record.value().cloned(), headers).await
@@ -157,7 +184,10 @@ mod tests {
     fn the_status_decides_about_the_class() {
         use FailureClass::{Permanent, System, Transient};
         for (statuses, class) in [
-            (&[408, 425, 429, 500, 502, 503, 504, 599, 700][..], Transient),
+            (
+                &[408, 425, 429, 500, 502, 503, 504, 599, 700][..],
+                Transient,
+            ),
             (&[401, 403, 404, 405, 301, 307][..], System),
             (&[400, 409, 410, 415, 422][..], Permanent),
         ] {

@@ -81,7 +81,18 @@ mod tests {
             next = ladder.after(rung);
         }
         assert_eq!((attempts, seconds), (30, 1_110));
-        let expect = [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3)];
+        let expect = [
+            (0, 1),
+            (1, 1),
+            (1, 2),
+            (1, 3),
+            (2, 1),
+            (2, 2),
+            (2, 3),
+            (3, 1),
+            (3, 2),
+            (3, 3),
+        ];
         assert_eq!(seen, expect);
     }
 
@@ -89,7 +100,11 @@ mod tests {
     fn c25_a_skip_leads_forward_only() {
         let ladder = Ladder(vec![3, 1, 2]);
         let check = |from, target, expect| {
-            assert_eq!(ladder.skip_to(from, TierIndex(target)), expect, "{from:?} {target}");
+            assert_eq!(
+                ladder.skip_to(from, TierIndex(target)),
+                expect,
+                "{from:?} {target}"
+            );
         };
         check(Rung::MAIN, 2, Some(rung(2, 1)));
         check(rung(1, 1), 3, Some(rung(3, 1)));

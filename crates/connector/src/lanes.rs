@@ -40,6 +40,11 @@ impl Work {
         self.record.offset().0
     }
 
+    /// Which delivery within its tier it is, from 1.
+    pub(crate) fn delivery(&self) -> u32 {
+        self.history.as_ref().map_or(1, |history| history.rung.delivery)
+    }
+
     fn size(&self) -> usize {
         self.record.record().size()
     }
@@ -112,6 +117,8 @@ pub(crate) struct Settlement {
     pub(crate) appends: Vec<Append>,
     /// The reason, of a dead letter.
     pub(crate) reason: Option<Reason>,
+    /// Which delivery within its tier it was, from 1; 0 where that does not matter.
+    pub(crate) delivery: u32,
 }
 
 /// Everything about one partition under one assignment.
@@ -176,7 +183,11 @@ impl PartitionWork {
         let key = LaneKey::of(mode, &work.record);
         self.queued += 1;
         self.queued_bytes += work.size();
-        self.lanes.entry(key.clone()).or_default().queue.push_back(work);
+        self.lanes
+            .entry(key.clone())
+            .or_default()
+            .queue
+            .push_back(work);
         key
     }
 
@@ -191,7 +202,12 @@ impl PartitionWork {
     }
 
     /// Takes up to `limit` records of a lane, all of them due.
-    pub(crate) fn take(&mut self, key: &LaneKey, limit: usize, is_due: impl Fn(&Work) -> bool) -> Vec<Work> {
+    pub(crate) fn take(
+        &mut self,
+        key: &LaneKey,
+        limit: usize,
+        is_due: impl Fn(&Work) -> bool,
+    ) -> Vec<Work> {
         let Some(lane) = self.lanes.get_mut(key) else {
             return Vec::new();
         };
@@ -234,8 +250,9 @@ impl PartitionWork {
     pub(crate) fn take_unbegun(&mut self) -> Option<i64> {
         let mut offsets = Vec::new();
         for lane in self.lanes.values_mut() {
+            let is_probed = lane.probes.is_some();
             let (kept, unbegun): (VecDeque<Work>, VecDeque<Work>) =
-                lane.queue.drain(..).partition(|work| work.attempt > 0);
+                lane.queue.drain(..).partition(|work| work.attempt > 0 || is_probed);
             lane.queue = kept;
             for work in unbegun {
                 self.queued -= 1;
@@ -243,7 +260,8 @@ impl PartitionWork {
                 offsets.push(work.offset());
             }
         }
-        self.lanes.retain(|_, lane| !lane.queue.is_empty() || lane.running.is_some());
+        self.lanes
+            .retain(|_, lane| !lane.queue.is_empty() || lane.running.is_some());
         self.tracker.give_back(&offsets)
     }
 
@@ -268,7 +286,10 @@ impl PartitionWork {
 
     /// The present batch is over once everything before its end is settled.
     pub(crate) fn follow_batch(&mut self, now: Duration) {
-        if self.batch.is_some_and(|(_, end)| self.tracker.next() >= end) {
+        if self
+            .batch
+            .is_some_and(|(_, end)| self.tracker.next() >= end)
+        {
             let is_more = self.tracker.open_count() > 0;
             self.batch = is_more.then(|| (now, self.tracker.end()));
         }

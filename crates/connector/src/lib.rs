@@ -25,6 +25,7 @@ mod lifecycle;
 mod marks;
 mod options;
 mod rules;
+mod signal;
 mod status;
 pub mod telemetry;
 mod topics;

@@ -67,7 +67,10 @@ pub(crate) fn decode(at: &TopicPartition, next: i64, text: &str) -> Option<Range
     if text.is_empty() {
         return Some(Ranges::new());
     }
-    let (body, sum) = text.strip_prefix(VERSION)?.strip_prefix('.')?.rsplit_once('.')?;
+    let (body, sum) = text
+        .strip_prefix(VERSION)?
+        .strip_prefix('.')?
+        .rsplit_once('.')?;
     let bytes = URL_SAFE_NO_PAD.decode(body).ok()?;
     if format!("{:08x}", checksum(at, next, &bytes)) != sum {
         return None;
@@ -139,7 +142,10 @@ mod tests {
         let read = decode(&at(0), 10, &marks.text).unwrap();
         assert!(read.len() > 1_300, "{}", read.len());
         assert_eq!(*read.last_key_value().unwrap().1, cut_at - 1);
-        let nothing = EncodedMarks { text: String::new(), cut_at: None };
+        let nothing = EncodedMarks {
+            text: String::new(),
+            cut_at: None,
+        };
         assert_eq!(encode(&at(0), 10, &Ranges::new(), 3_840), nothing);
         assert_eq!(encode(&at(0), 10, &Ranges::from([(3, 10)]), 3_840), nothing);
     }
@@ -150,11 +156,23 @@ mod tests {
         assert!(decode(&at(3), 10, &marks).is_some());
         assert_eq!(decode(&at(4), 10, &marks), None);
         assert_eq!(decode(&at(3), 11, &marks), None);
-        for text in ["x", "tg1", "tg1.", "tg1..", "tg1.AA.00000000", "tg2.AgI.00000000", "é"] {
+        for text in [
+            "x",
+            "tg1",
+            "tg1.",
+            "tg1..",
+            "tg1.AA.00000000",
+            "tg2.AgI.00000000",
+            "é",
+        ] {
             assert_eq!(decode(&at(3), 10, text), None, "{text}");
         }
         // The sum is right and the lengths are not.
-        for bytes in [&b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"[..], b"\x02", b"\x02\x00"] {
+        for bytes in [
+            &b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"[..],
+            b"\x02",
+            b"\x02\x00",
+        ] {
             let sum = checksum(&at(3), 10, bytes);
             let text = format!("tg1.{}.{sum:08x}", URL_SAFE_NO_PAD.encode(bytes));
             assert_eq!(decode(&at(3), 10, &text), None, "{bytes:?}");

@@ -159,7 +159,9 @@ impl Tier0Options {
         // Beyond the first thousand waits the last one stands for the rest.
         let waits = self.max_attempts.saturating_sub(1);
         let (first, rest) = (waits.min(1_000), waits.saturating_sub(1_000));
-        let sum = (0..first).map(|n| backoff.wait_without_jitter(n)).sum::<Duration>();
+        let sum = (0..first)
+            .map(|n| backoff.wait_without_jitter(n))
+            .sum::<Duration>();
         sum.saturating_add(backoff.wait_without_jitter(first).saturating_mul(rest))
     }
 }
@@ -351,7 +353,12 @@ impl BindingOptions {
                     multiplier: 2.0,
                     max_backoff: seconds(2),
                 },
-                tiers: [10, 60, 300].map(|delay| TierOptions::new(seconds(delay))).into(),
+                tiers: [(1, 10), (2, 60), (3, 300)]
+                    .map(|(tier, delay)| TierOptions {
+                        topic_suffix: format!("retry-{tier}"),
+                        ..TierOptions::new(seconds(delay))
+                    })
+                    .into(),
                 codes: ClassifierCodes::default(),
             },
             breaker: BreakerOptions {
@@ -395,7 +402,11 @@ impl BindingOptions {
     /// Topic and suffix together are no name.
     pub fn tier_topic(&self, tier: TierIndex) -> Result<Topic, NameError> {
         let index = usize::try_from(tier.0.saturating_sub(1)).unwrap_or(usize::MAX);
-        let suffix = self.retry.tiers.get(index).map_or("", |tier| &tier.topic_suffix);
+        let suffix = self
+            .retry
+            .tiers
+            .get(index)
+            .map_or("", |tier| &tier.topic_suffix);
         let suffix = suffix.replace("{n}", &tier.0.to_string());
         Topic::new(format!("{}.{suffix}", self.topic))
     }
@@ -423,12 +434,21 @@ impl BindingOptions {
     }
 
     pub(crate) fn ladder(&self) -> Ladder {
-        Ladder(self.retry.tiers.iter().map(|tier| tier.max_attempts).collect())
+        Ladder(
+            self.retry
+                .tiers
+                .iter()
+                .map(|tier| tier.max_attempts)
+                .collect(),
+        )
     }
 
     /// The wait of a tier.
     pub(crate) fn delay(&self, tier: TierIndex) -> Duration {
-        let index = tier.0.checked_sub(1).and_then(|index| usize::try_from(index).ok());
+        let index = tier
+            .0
+            .checked_sub(1)
+            .and_then(|index| usize::try_from(index).ok());
         let tier = index.and_then(|index| self.retry.tiers.get(index));
         tier.map_or(Duration::ZERO, |tier| tier.delay)
     }

@@ -49,8 +49,16 @@ impl BindingOptions {
             ("max-in-flight", self.max_in_flight),
             ("max-ahead", self.max_ahead),
         ];
-        let zero = at_least_one.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name);
-        let zero = zero.chain(counts.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name));
+        let zero = at_least_one
+            .iter()
+            .filter(|(_, count)| *count == 0)
+            .map(|(name, _)| *name);
+        let zero = zero.chain(
+            counts
+                .iter()
+                .filter(|(_, count)| *count == 0)
+                .map(|(name, _)| *name),
+        );
         problems.extend(zero.map(|name| format!("`{name}` is 0, and must be at least 1")));
         if in_tiers.clone().any(|attempts| attempts == 0) {
             problems.push("`retry.tiers` has a tier with `max-attempts` 0".to_owned());
@@ -79,7 +87,10 @@ impl BindingOptions {
             ));
         }
         let one = self.retry.tier0.total_wait().as_secs_f64();
-        #[expect(clippy::cast_precision_loss, reason = "a count of records, far below 2^52")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a count of records, far below 2^52"
+        )]
         let all = one * self.max_poll_records as f64;
         let budget = self.max_poll_interval.as_secs_f64() * POLL_BUDGET;
         if all > 0.0 && all >= budget {
@@ -190,7 +201,10 @@ impl BindingOptions {
 fn check_codes(codes: &ClassifierCodes, tiers: usize, problems: &mut Vec<String>) {
     for code in &codes.non_retryable {
         let retryable = codes.retryable.iter().flatten();
-        if let Some(twin) = retryable.clone().find(|other| overlap(code.as_str(), other.as_str())) {
+        if let Some(twin) = retryable
+            .clone()
+            .find(|other| overlap(code.as_str(), other.as_str()))
+        {
             problems.push(format!(
                 "`non-retryable-exceptions` has `{}`, and `retryable-exceptions` has `{}`: a failure is \
                  one or the other",
@@ -290,7 +304,10 @@ mod tests {
         );
         check(|o| o.concurrency = 0, "`concurrency` is 0");
         check(|o| o.cluster = "dr".to_owned(), "`cluster` is `dr`");
-        check(|o| o.dlt.strategy = DltStrategy::ScheduledReplay, "SCHEDULED_REPLAY");
+        check(
+            |o| o.dlt.strategy = DltStrategy::ScheduledReplay,
+            "SCHEDULED_REPLAY",
+        );
         check(
             |o| {
                 o.transactional = true;

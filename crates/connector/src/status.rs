@@ -98,7 +98,8 @@ impl BindingStatus {
     /// The partitions that are held now, with their committed offsets.
     pub(crate) fn positions(&self) -> BTreeMap<TopicPartition, Option<i64>> {
         let all = self.partitions.iter();
-        all.map(|(at, status)| (at.clone(), status.committed)).collect()
+        all.map(|(at, status)| (at.clone(), status.committed))
+            .collect()
     }
 
     /// How a running binding is.
@@ -125,14 +126,20 @@ impl BindingStatus {
         }
         let reasons = gate.reasons();
         if !reasons.flows() {
-            let why = gate.why().map_or_else(String::new, |why| format!(": {why}"));
+            let why = gate
+                .why()
+                .map_or_else(String::new, |why| format!(": {why}"));
             found.push((HealthStatus::Degraded, format!("paused ({reasons}){why}")));
         }
         for why in self.damaged.values().chain(&self.warning) {
             found.push((HealthStatus::Degraded, why.clone()));
         }
         found.extend(self.stalled(options, gate, now));
-        let status = found.iter().map(|(status, _)| *status).max().unwrap_or(HealthStatus::Up);
+        let status = found
+            .iter()
+            .map(|(status, _)| *status)
+            .max()
+            .unwrap_or(HealthStatus::Up);
         let texts: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
         HealthFinding {
             status,
@@ -157,9 +164,9 @@ impl BindingStatus {
         let standing = self.partitions.iter().filter(|(_, status)| stands(status));
         let told = standing.filter_map(|(at, status)| {
             let (offset, key) = status.blocker.as_ref()?;
-            let key = key.as_ref().map_or_else(String::new, |key| {
-                format!(", key `{}`", key.escape_ascii())
-            });
+            let key = key
+                .as_ref()
+                .map_or_else(String::new, |key| format!(", key `{}`", key.escape_ascii()));
             let since = now.saturating_sub(status.standing_since).as_secs();
             let text = format!("{at} stands at offset {offset}{key} for {since} s");
             Some((HealthStatus::Degraded, text))

@@ -45,12 +45,18 @@ pub mod names {
 /// Gives the metrics their help texts.
 pub fn describe() {
     describe_counter!(names::PROCESSED, "Records that the handler handled.");
-    describe_counter!(names::FAILED, "Attempts that failed, by the code of the failure.");
+    describe_counter!(
+        names::FAILED,
+        "Attempts that failed, by the code of the failure."
+    );
     describe_counter!(names::DLQ, "Records that were given up on.");
     describe_histogram!(names::RETRIES, "Attempts that a delivery took.");
     describe_histogram!(names::DURATION, "Time of one call of the handler.");
     describe_histogram!(names::BATCH, "Records taken at once.");
-    describe_gauge!(names::CIRCUIT, "The breaker: 0 closed, 1 open, 2 half-open.");
+    describe_gauge!(
+        names::CIRCUIT,
+        "The breaker: 0 closed, 1 open, 2 half-open."
+    );
     describe_gauge!(names::LAG, "Records behind the end of the partition.");
     describe_gauge!(
         names::STATE,
@@ -66,7 +72,10 @@ pub fn describe() {
         names::MARKS_IGNORED,
         "Commit texts that said nothing about settled records."
     );
-    describe_counter!(names::COMMIT_FAILURES, "Commits that failed, by the code of the failure.");
+    describe_counter!(
+        names::COMMIT_FAILURES,
+        "Commits that failed, by the code of the failure."
+    );
 }
 
 pub(crate) fn processed(binding: &str, topic: &Topic, partition: Partition, count: u64) {
@@ -136,7 +145,10 @@ pub(crate) fn state(binding: &str, state: ContainerState) {
 
 #[expect(clippy::cast_precision_loss, reason = "gauges are approximate")]
 pub(crate) fn lag(binding: &str, partition: Partition, records: u64) {
-    let labels = [("binding", binding.to_owned()), ("partition", partition.to_string())];
+    let labels = [
+        ("binding", binding.to_owned()),
+        ("partition", partition.to_string()),
+    ];
     metrics::gauge!(names::LAG, &labels).set(records as f64);
 }
 
@@ -160,6 +172,9 @@ pub(crate) fn marks_ignored(binding: &str) {
 }
 
 pub(crate) fn commit_failed(binding: &str, code: &Code) {
-    let labels = [("binding", binding.to_owned()), ("exception", code.to_string())];
+    let labels = [
+        ("binding", binding.to_owned()),
+        ("exception", code.to_string()),
+    ];
     metrics::counter!(names::COMMIT_FAILURES, &labels).increment(1);
 }

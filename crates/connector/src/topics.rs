@@ -30,7 +30,10 @@ pub(crate) async fn prepare(
     options: &BindingOptions,
 ) -> Result<FoundTopics, ConnectorError> {
     let binding = &options.name;
-    let failed = |source| ConnectorError::Log { binding: binding.clone(), source };
+    let failed = |source| ConnectorError::Log {
+        binding: binding.clone(),
+        source,
+    };
     let main = log.describe(&options.topic).await.map_err(failed)?;
     let partitions = main.config.partitions;
     let mut found = FoundTopics::default();
@@ -49,7 +52,9 @@ pub(crate) async fn prepare(
             Some(there) => there.config,
             None => {
                 let config = tier_config(&main.config, options.delay(tier));
-                log.create_topic(&topic, config.clone()).await.map_err(failed)?;
+                log.create_topic(&topic, config.clone())
+                    .await
+                    .map_err(failed)?;
                 config
             }
         };
@@ -57,7 +62,10 @@ pub(crate) async fn prepare(
         found.limits.insert(topic, there.max_record_size);
     }
     let topic = options.dlt_topic()?;
-    let limit = match (describe(log, &topic).await.map_err(failed)?, options.dlt.verify) {
+    let limit = match (
+        describe(log, &topic).await.map_err(failed)?,
+        options.dlt.verify,
+    ) {
         (Some(there), _) => {
             check(options, &topic, &main.config, &there.config, None)?;
             there.config.max_record_size
@@ -115,7 +123,11 @@ fn check(
 ) -> Result<(), ConnectorError> {
     let mismatch = |why: String| {
         let (binding, topic) = (options.name.clone(), topic.clone());
-        Err(ConnectorError::TopicMismatch { binding, topic, why })
+        Err(ConnectorError::TopicMismatch {
+            binding,
+            topic,
+            why,
+        })
     };
     if there.partitions != main.partitions {
         return mismatch(format!(

@@ -57,7 +57,11 @@ impl OffsetTracker {
             Some((_, end)) => to.max(*end).min(above.map_or(i64::MAX, |above| *above)),
             None => to,
         };
-        let within: Vec<i64> = self.settled.range(from..to).map(|(start, _)| *start).collect();
+        let within: Vec<i64> = self
+            .settled
+            .range(from..to)
+            .map(|(start, _)| *start)
+            .collect();
         for start in within {
             self.settled.remove(&start);
         }

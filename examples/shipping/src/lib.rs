@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tidegate_connector::{
-    Binding, BindingOptions, Connector, ConsumedRecord, HandlerAnswer, HandlerFailure, BoundHandler,
-    RecordHandler,
+    Binding, BindingOptions, BoundHandler, Connector, ConsumedRecord, HandlerAnswer,
+    HandlerFailure, RecordHandler,
 };
 use tidegate_core::env::Env;
 use tidegate_core::{Code, Failure, Topic};
@@ -62,7 +62,10 @@ pub async fn ship(dir: &Path) -> Result<(u64, i64), Box<dyn std::error::Error>> 
             7 => format!(r#"{{"number":{number}}}"#),
             _ => format!(r#"{{"number":{number},"address":"Dock {number}"}}"#),
         };
-        Append::new(topic.clone(), Record::new(order).key(format!("customer-{}", number % 5)))
+        Append::new(
+            topic.clone(),
+            Record::new(order).key(format!("customer-{}", number % 5)),
+        )
     });
     log.append(orders.collect()).await?;
     let connector = Connector::new(Arc::new(log.clone()), &env);
@@ -79,7 +82,8 @@ pub async fn ship(dir: &Path) -> Result<(u64, i64), Box<dyn std::error::Error>> 
         for partition in there {
             let at = tidegate_log::TopicPartition::new(topic.clone(), partition.partition.0);
             let committed = log.committed(&group, &[at]).await?.remove(0);
-            is_done &= partition.end.0 == 0 || committed.is_some_and(|held| held.next == partition.end);
+            is_done &=
+                partition.end.0 == 0 || committed.is_some_and(|held| held.next == partition.end);
         }
         if is_done {
             break;

@@ -9,8 +9,8 @@ use tidegate_core::env::{Entropy, system};
 
 use crate::args::{DemoArgs, Output};
 use crate::demo::{
-    DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, PoisonStory, QueueStory, RetryStory, Scene,
-    equation, tell,
+    DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, PoisonStory, QueueStory,
+    RetryStory, Scene, equation, tell,
 };
 use crate::report::{ErrorReport, Exit, is_drawable, print};
 

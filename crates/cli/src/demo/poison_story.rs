@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_connector::{Binding, BindingOptions, BoundHandler, Connector, HandlerAnswer, TierOptions};
+use tidegate_connector::{
+    Binding, BindingOptions, BoundHandler, Connector, HandlerAnswer, TierOptions,
+};
 use tidegate_core::books::{Account, Books, ComponentAccount, ComponentKind};
 use tidegate_core::env::{Entropy, Env};
 use tidegate_core::{Code, EventId, EventIds, Failure, Mutex, Offset, TierIndex};
@@ -165,13 +167,16 @@ impl PoisonStory {
             if is_poison {
                 world.poison.insert(id);
             }
-            let record = Record::new(format!("order {id}")).key(id.to_string()).event_id(id);
+            let record = Record::new(format!("order {id}"))
+                .key(id.to_string())
+                .event_id(id);
             appends.push(Append::new(self.options.topic.clone(), record));
         }
         let log = self.log.clone();
         let sending = async move { log.append(appends).await };
         let sent = self.sim.block_on(&self.broker, sending);
-        sent.map(drop).unwrap_or_else(|error| unreachable!("a sound log takes records: {error}"));
+        sent.map(drop)
+            .unwrap_or_else(|error| unreachable!("a sound log takes records: {error}"));
     }
 
     /// The postings of the main topic and of every tier, together.
@@ -201,9 +206,17 @@ impl PoisonStory {
             let Ok(topic) = topic else { return found };
             for partition in 0..PARTITIONS {
                 let at = TopicPartition::new(topic.clone(), partition);
-                let read = Read { max_bytes: usize::MAX, ..Read::new(at.clone(), Offset(0)) };
+                let read = Read {
+                    max_bytes: usize::MAX,
+                    ..Read::new(at.clone(), Offset(0))
+                };
                 if let Ok(batch) = log.read(read).await {
-                    found.extend(batch.records.iter().map(|stored| stored.event_id("sim", &at)));
+                    found.extend(
+                        batch
+                            .records
+                            .iter()
+                            .map(|stored| stored.event_id("sim", &at)),
+                    );
                 }
             }
             found
@@ -302,8 +315,16 @@ impl Scene for PoisonStory {
     }
 
     fn look(&self) -> Result<(Account, DemoNote), ErrorReport> {
-        let circuit = self.connector.list().into_iter().next().map(|view| view.circuit);
-        Ok((self.account(), DemoNote::Breaker(circuit.unwrap_or_default())))
+        let circuit = self
+            .connector
+            .list()
+            .into_iter()
+            .next()
+            .map(|view| view.circuit);
+        Ok((
+            self.account(),
+            DemoNote::Breaker(circuit.unwrap_or_default()),
+        ))
     }
 
     fn is_at_rest(&self) -> Result<bool, ErrorReport> {
@@ -316,8 +337,7 @@ impl Scene for PoisonStory {
         let letters = self.dead_letters();
         let world = self.world.lock();
         let dead: BTreeSet<EventId> = letters.iter().copied().collect();
-        let is_nowhere =
-            |id: &&EventId| !world.handled.contains_key(id) && !dead.contains(id);
+        let is_nowhere = |id: &&EventId| !world.handled.contains_key(id) && !dead.contains(id);
         let findings = PoisonFindings {
             sent: world.sent.len(),
             poison: world.poison.len(),
@@ -327,7 +347,8 @@ impl Scene for PoisonStory {
             duplicates: world.handled.values().map(|times| times - 1).sum(),
             calls: world.calls,
         };
-        let is_agreed = i64::try_from(letters.len()).is_ok_and(|count| count == account.dead_lettered);
+        let is_agreed =
+            i64::try_from(letters.len()).is_ok_and(|count| count == account.dead_lettered);
         drop(world);
         Ok(Ended {
             demo: Self::NAME,

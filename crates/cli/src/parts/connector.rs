@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_config::{Config, Part as Section};
 use tidegate_connector::{
     Binding, BindingOptions, BoundHandler, Connector, ConnectorComponent, ConsumedRecord,
-    DltStrategy, ForwardHandler, HandlerAnswer, HandOff, HandlerFailure, HttpHandler, LogHandler,
+    DltStrategy, ForwardHandler, HandOff, HandlerAnswer, HandlerFailure, HttpHandler, LogHandler,
     RecordHandler,
 };
 use tidegate_core::env::BoxFuture;
@@ -41,7 +41,9 @@ impl Part for ConnectorPart {
             let component = ConnectorComponent::new(connector, &process.env);
             process.components.push(Arc::new(component));
             let count = table::counted(names.len() as u64, "binding");
-            process.banner.push(("eventbus", format!("{count}: {}", names.join(", "))));
+            process
+                .banner
+                .push(("eventbus", format!("{count}: {}", names.join(", "))));
             Ok(())
         })
     }
@@ -63,7 +65,11 @@ impl Part for ConnectorPart {
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let name = name.unwrap_or_default().trim().to_owned();
-    if name.is_empty() { "localhost".to_owned() } else { name }
+    if name.is_empty() {
+        "localhost".to_owned()
+    } else {
+        name
+    }
 }
 
 async fn bind(process: &mut Process, mut options: BindingOptions) -> Result<Binding, ErrorReport> {
@@ -81,7 +87,9 @@ async fn bind(process: &mut Process, mut options: BindingOptions) -> Result<Bind
         let (store, shown) = process.store().await?;
         let opened = OpenedStore::on(store, shown, &process.env).await?;
         opened.checked(sql::migrate(&opened.store).await)?;
-        BoundHandler::new(QueueHandler { queue: opened.queue })
+        BoundHandler::new(QueueHandler {
+            queue: opened.queue,
+        })
     } else if config.is_set(&format!("{handler}.log")) {
         BoundHandler::new(LogHandler)
     } else {
@@ -109,7 +117,9 @@ fn tell(config: &Config, path: &str, binding: Binding) -> Result<Binding, ErrorR
     for unfit in ["forward", "queue"] {
         if config.is_set(&format!("{handler}.{unfit}")) {
             let message = format!("`{unfit}` takes no dead letters: name `http` or `log`");
-            return Err(config.problem(&format!("{handler}.{unfit}"), &message).into());
+            return Err(config
+                .problem(&format!("{handler}.{unfit}"), &message)
+                .into());
         }
     }
     Ok(binding.on_dead_letter(|letter| async move {
@@ -137,7 +147,9 @@ impl RecordHandler for QueueHandler {
     async fn handle(&self, record: &ConsumedRecord) -> HandlerAnswer {
         let value = record.value().map_or(&b"null"[..], |value| &value[..]);
         let Ok(payload) = std::str::from_utf8(value) else {
-            return Err(HandlerFailure::undecodable("the value is not text, and the queue holds JSON"));
+            return Err(HandlerFailure::undecodable(
+                "the value is not text, and the queue holds JSON",
+            ));
         };
         let header = |name: &str| {
             let value = record.headers().get(name)?;

@@ -34,7 +34,11 @@ fn is_built(binding: &View<'_>, findings: &mut Findings<'_>) {
             "KEY_ORDERED",
             "use STRICT, or RELAXED_IN_RETRY with `concurrency-mode: KEY`",
         ),
-        ("strategy", "SCHEDULED_REPLAY", "use STORE_ONLY, and replay by hand"),
+        (
+            "strategy",
+            "SCHEDULED_REPLAY",
+            "use STORE_ONLY, and replay by hand",
+        ),
     ];
     for (key, word, hint) in refused {
         let view = match key {
@@ -53,9 +57,24 @@ fn is_built(binding: &View<'_>, findings: &mut Findings<'_>) {
 fn keeps_its_order(binding: &View<'_>, findings: &mut Findings<'_>) {
     let order = binding.entry("ordering-mode");
     let pairs = [
-        ("STRICT", "concurrency-mode", "KEY", "only PARTITION keeps that order"),
-        ("STRICT", "concurrency-mode", "UNORDERED", "only PARTITION keeps that order"),
-        ("KEY_ORDERED", "concurrency-mode", "UNORDERED", "nothing is in order then"),
+        (
+            "STRICT",
+            "concurrency-mode",
+            "KEY",
+            "only PARTITION keeps that order",
+        ),
+        (
+            "STRICT",
+            "concurrency-mode",
+            "UNORDERED",
+            "only PARTITION keeps that order",
+        ),
+        (
+            "KEY_ORDERED",
+            "concurrency-mode",
+            "UNORDERED",
+            "nothing is in order then",
+        ),
     ];
     for (word, key, other, why) in pairs {
         let (Some(order), Some(entry)) = (order, binding.entry(key)) else {
@@ -68,16 +87,29 @@ fn keeps_its_order(binding: &View<'_>, findings: &mut Findings<'_>) {
             findings.problem(problem.also(&order.spot));
         }
     }
-    let Some(entry) = binding.entry("transactional").filter(|entry| entry.flag() == Some(true))
+    let Some(entry) = binding
+        .entry("transactional")
+        .filter(|entry| entry.flag() == Some(true))
     else {
         return;
     };
     let contradictions = [
-        ("hand-off", "at-least-once", "outputs and offset are one commit or they are not"),
-        ("ordering-mode", "KEY_ORDERED", "its records settle in the store"),
+        (
+            "hand-off",
+            "at-least-once",
+            "outputs and offset are one commit or they are not",
+        ),
+        (
+            "ordering-mode",
+            "KEY_ORDERED",
+            "its records settle in the store",
+        ),
     ];
     for (key, word, why) in contradictions {
-        if let Some(other) = binding.entry(key).filter(|other| other.text() == Some(word)) {
+        if let Some(other) = binding
+            .entry(key)
+            .filter(|other| other.text() == Some(word))
+        {
             let place = findings.place(&other.spot);
             let message = format!("is true, and `{key}` is {word} ({place}): {why}");
             let problem = findings.at(&entry.spot, &binding.path.name("transactional"), message);
@@ -88,13 +120,22 @@ fn keeps_its_order(binding: &View<'_>, findings: &mut Findings<'_>) {
 
 /// Keys that are read and do nothing yet.
 fn warn_about_the_rest(binding: &View<'_>, findings: &mut Findings<'_>) {
-    let not_built: [(&[&str], &str); 3] =
-        [(&[], "idempotency"), (&["retry"], "preset"), (&["dlt"], "replay")];
+    let not_built: [(&[&str], &str); 3] = [
+        (&[], "idempotency"),
+        (&["retry"], "preset"),
+        (&["dlt"], "replay"),
+    ];
     for (section, key) in not_built {
-        let Some(view) = binding.at(section) else { continue };
-        let Some(entry) = view.entry(key) else { continue };
+        let Some(view) = binding.at(section) else {
+            continue;
+        };
+        let Some(entry) = view.entry(key) else {
+            continue;
+        };
         let is_given = match entry.as_branch() {
-            Some(branch) => branch.values().find(|value| value.spot != ValueLocation::Default),
+            Some(branch) => branch
+                .values()
+                .find(|value| value.spot != ValueLocation::Default),
             None => Some(entry).filter(|value| value.spot != ValueLocation::Default),
         };
         if let Some(given) = is_given {
@@ -106,9 +147,12 @@ fn warn_about_the_rest(binding: &View<'_>, findings: &mut Findings<'_>) {
 
 /// As a library, handlers are Rust, so that is no problem of the file.
 fn has_handler(binding: &View<'_>, findings: &mut Findings<'_>) {
-    let has_one = binding.at(&["handler"]).is_some_and(|handler| !handler.branch.is_empty());
+    let has_one = binding
+        .at(&["handler"])
+        .is_some_and(|handler| !handler.branch.is_empty());
     if let Some(entry) = binding.entry("topic").filter(|_| !has_one) {
-        let message = "has no `handler`: `tidegate run` refuses it, a library brings its own".to_owned();
+        let message =
+            "has no `handler`: `tidegate run` refuses it, a library brings its own".to_owned();
         findings.warning(findings.at(&entry.spot, &binding.path, message));
     }
 }

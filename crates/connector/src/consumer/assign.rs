@@ -17,6 +17,7 @@ use crate::handler::ConsumedRecord;
 use crate::hop::RetryHistory;
 use crate::lanes::{DueTime, LaneKey, PartitionWork, Settlement, Work};
 use crate::marks;
+use crate::options::HandOff;
 use crate::telemetry;
 
 /// Records that a broker removed before they were read.
@@ -51,7 +52,12 @@ impl Consumer {
     }
 
     fn assign(&mut self, assignment: Assignment) {
-        let Assignment { at, fence, committed, position } = assignment;
+        let Assignment {
+            at,
+            fence,
+            committed,
+            position,
+        } = assignment;
         // What is left of an earlier assignment is not ours any more.
         self.forget(&at);
         let binding = &self.binding.options.name;
@@ -67,7 +73,7 @@ impl Consumer {
         });
         let held = committed.map(|held| (held.next.0, held.metadata));
         tracing::info!(binding, %at, %position, "assigned");
-        let work = PartitionWork::new(
+        let mut work = PartitionWork::new(
             at.clone(),
             fence,
             position.0,
@@ -75,6 +81,8 @@ impl Consumer {
             held,
             self.now(),
         );
+        // A pause of an earlier assignment holds in the session until it is resumed.
+        work.is_held_back = true;
         self.show(&work);
         self.partitions.insert(at, work);
     }
@@ -101,9 +109,8 @@ impl Consumer {
     fn on_records(&mut self, fence: Fence, batch: Batch) {
         let Batch { at, records, next } = batch;
         let now = self.now();
-        let is_ours = |found: &&mut PartitionWork| {
-            found.fence == fence && found.let_go_by.is_none()
-        };
+        let is_ours =
+            |found: &&mut PartitionWork| found.fence == fence && found.let_go_by.is_none();
         let Some(partition) = self.partitions.get_mut(&at).filter(is_ours) else {
             return;
         };
@@ -147,13 +154,18 @@ impl Consumer {
         let mut history = None;
         if tier.0 > 0 {
             let read = RetryHistory::read(at, &stored, tier);
-            if read.group.as_deref().is_some_and(|group| group != binding.options.group.as_str()) {
-                // Another group's record in a topic that both share: it is in the books of that group.
+            let own = binding.options.group.as_str();
+            let is_foreign = read.group.as_deref().is_some_and(|group| group != own);
+            let is_repeated = binding.options.hand_off == HandOff::AtLeastOnce
+                && self.copies.has(event_id, read.rung.delivery);
+            if is_foreign || is_repeated {
+                // Another group's record is in the books of that group, and a second copy is in no books.
                 let nothing = Settlement {
                     event_id,
                     moved: None,
                     appends: Vec::new(),
                     reason: None,
+                    delivery: 0,
                 };
                 partition.settle(stored.offset.0, nothing);
                 return;
@@ -207,7 +219,10 @@ impl Consumer {
         let done: Vec<TopicPartition> = self.partitions.values().filter_map(is_done).collect();
         if !done.is_empty() {
             for at in &done {
-                let next = self.partitions.get(at).map(|partition| partition.tracker.position());
+                let next = self
+                    .partitions
+                    .get(at)
+                    .map(|partition| partition.tracker.position());
                 tracing::info!(binding = self.binding.options.name, %at, next, "let go");
                 self.forget(at);
             }
@@ -231,7 +246,12 @@ impl Consumer {
             if let Some(from) = partition.take_unbegun() {
                 seeks.push((partition.at.clone(), partition.fence, from));
             }
-            kept.extend(partition.lanes.keys().map(|key| (partition.at.clone(), key.clone())));
+            kept.extend(
+                partition
+                    .lanes
+                    .keys()
+                    .map(|key| (partition.at.clone(), key.clone())),
+            );
         }
         for (at, key) in kept {
             self.make_ready(&at, &key);
@@ -280,7 +300,10 @@ impl Consumer {
             metadata: String::new(),
             postings: vec![posting],
         };
-        let commit = Commit { appends: Vec::new(), offsets: vec![passed] };
+        let commit = Commit {
+            appends: Vec::new(),
+            offsets: vec![passed],
+        };
         match self.committer.clone().make(commit).await {
             Ok(()) => {
                 tracing::error!(

@@ -12,7 +12,7 @@ use super::{CommitTrouble, CommitUnderWay, Consumer, SessionEnd};
 use crate::attempt::{AttemptOutcome, RunReport};
 use crate::commit::{CommitPart, FailedCommit};
 use crate::lanes::{Settlement, Work};
-use crate::options::AckMode;
+use crate::options::{AckMode, HandOff};
 use crate::telemetry;
 
 /// How long hand-offs wait for company.
@@ -22,8 +22,17 @@ const MANUAL_WAIT: Duration = Duration::from_secs(1);
 
 impl Consumer {
     pub(super) fn on_report(&mut self, report: RunReport) {
-        let RunReport { at, fence, lane, finished, is_over } = report;
-        let is_ours = self.partitions.get(&at).is_some_and(|found| found.fence == fence);
+        let RunReport {
+            at,
+            fence,
+            lane,
+            finished,
+            is_over,
+        } = report;
+        let is_ours = self
+            .partitions
+            .get(&at)
+            .is_some_and(|found| found.fence == fence);
         if !is_ours {
             return;
         }
@@ -37,6 +46,7 @@ impl Consumer {
                         moved: Some((self.from_place(), Place::Delivered)),
                         appends: outputs,
                         reason: None,
+                        delivery: work.delivery(),
                     };
                     self.end_probe(&at, &lane);
                     self.settle(&at, work.offset(), settled);
@@ -94,7 +104,10 @@ impl Consumer {
         if partition.pending.is_empty() && !moves {
             return;
         }
-        let has_hand_off = partition.pending.values().any(|settled| !settled.appends.is_empty());
+        let has_hand_off = partition
+            .pending
+            .values()
+            .any(|settled| !settled.appends.is_empty());
         let is_whole = partition.tracker.open_count() == 0
             || partition.pending.len() >= options.max_poll_records;
         let due = match options.ack_mode {
@@ -106,10 +119,17 @@ impl Consumer {
     }
 
     pub(super) fn on_commit(&mut self, made: Result<(), FailedCommit>) -> Option<SessionEnd> {
-        let CommitUnderWay { parts, has_hand_offs, .. } = self.commit.take()?;
+        let CommitUnderWay {
+            parts,
+            has_hand_offs,
+            ..
+        } = self.commit.take()?;
         match made {
             Ok(()) => {
-                self.trouble = self.trouble.take().filter(|_| !has_hand_offs && self.has_blocked());
+                self.trouble = self
+                    .trouble
+                    .take()
+                    .filter(|_| !has_hand_offs && self.has_blocked());
                 if self.trouble.is_none() {
                     self.binding.status.lock().commits_again(&self.seat);
                 }
@@ -124,25 +144,42 @@ impl Consumer {
 
     /// Whether hand-offs still wait for the commit that failed.
     fn has_blocked(&self) -> bool {
-        let mut settled = self.partitions.values().flat_map(|found| found.pending.values());
+        let mut settled = self
+            .partitions
+            .values()
+            .flat_map(|found| found.pending.values());
         settled.any(|settled| !settled.appends.is_empty())
     }
 
     fn committed(&mut self, part: CommitPart) {
         let now = self.now();
         let binding = self.binding.options.name.clone();
-        let CommitPart { at, fence, next, text, taken } = part;
-        let delivered = |settled: &&Settlement| {
-            matches!(&settled.moved, Some((_, Place::Delivered)))
-        };
+        let CommitPart {
+            at,
+            fence,
+            next,
+            text,
+            taken,
+        } = part;
+        let delivered =
+            |settled: &&Settlement| matches!(&settled.moved, Some((_, Place::Delivered)));
         let count = taken.values().filter(delivered).count() as u64;
         if count > 0 {
             telemetry::processed(&binding, &at.topic, at.partition, count);
         }
+        if self.seat.tier.0 > 0 && self.binding.options.hand_off == HandOff::AtLeastOnce {
+            for settled in taken.values().filter(|settled| settled.delivery > 0) {
+                self.copies.remember(settled.event_id, settled.delivery);
+            }
+        }
         for reason in taken.values().filter_map(|settled| settled.reason) {
             telemetry::dead_lettered(&binding, &self.binding.options.topic, reason);
         }
-        let Some(partition) = self.partitions.get_mut(&at).filter(|found| found.fence == fence) else {
+        let Some(partition) = self
+            .partitions
+            .get_mut(&at)
+            .filter(|found| found.fence == fence)
+        else {
             return;
         };
         if partition.tracker.position() != next || partition.tracker.open_count() == 0 {
@@ -163,7 +200,10 @@ impl Consumer {
         parts: Vec<CommitPart>,
         has_hand_offs: bool,
     ) -> Option<SessionEnd> {
-        let FailedCommit { error, is_handed_off } = failed;
+        let FailedCommit {
+            error,
+            is_handed_off,
+        } = failed;
         let binding = &self.binding.options.name;
         telemetry::commit_failed(binding, &error.code());
         for part in parts {
@@ -174,7 +214,9 @@ impl Consumer {
             let mut taken: BTreeMap<i64, Settlement> = part.taken;
             if is_handed_off {
                 // They lie in their topics; only the offset is missing.
-                taken.values_mut().for_each(|settled| settled.appends.clear());
+                taken
+                    .values_mut()
+                    .for_each(|settled| settled.appends.clear());
             }
             partition.pending.append(&mut taken);
         }
@@ -188,11 +230,17 @@ impl Consumer {
         if ends_session(&error) {
             return Some(SessionEnd::Lost(error));
         }
-        let retries = self.trouble.as_ref().map_or(0, |trouble| trouble.retries + 1);
+        let retries = self
+            .trouble
+            .as_ref()
+            .map_or(0, |trouble| trouble.retries + 1);
         let backoff =
             Backoff::exponential(Duration::from_millis(100), 2.0, Duration::from_secs(60));
         tracing::warn!(binding, retries, %error, "a commit failed; its records are kept");
-        self.binding.status.lock().commit_failed(&self.seat, error.to_string());
+        self.binding
+            .status
+            .lock()
+            .commit_failed(&self.seat, error.to_string());
         self.trouble = Some(CommitTrouble {
             retries,
             until: self.now() + backoff.wait_without_jitter(retries),

@@ -28,7 +28,11 @@ impl Consumer {
         mut work: Work,
         failed: HandlerFailure,
     ) -> Option<Work> {
-        let HandlerFailure { failure, retry_after, is_undecodable } = failed;
+        let HandlerFailure {
+            failure,
+            retry_after,
+            is_undecodable,
+        } = failed;
         let binding = &self.binding;
         let options = &binding.options;
         telemetry::failed(&options.name, &options.topic, &failure.code);
@@ -44,7 +48,11 @@ impl Consumer {
         let rung = history.rung;
         let wait = {
             let mut entropy = binding.entropy.lock();
-            options.retry.tier0.backoff().wait(work.attempt.saturating_sub(1), &mut **entropy)
+            options
+                .retry
+                .tier0
+                .backoff()
+                .wait(work.attempt.saturating_sub(1), &mut **entropy)
         };
         let facts = RecordFacts {
             class: failure.class,
@@ -85,7 +93,10 @@ impl Consumer {
 
     fn wait_in_lane(&mut self, at: &TopicPartition, lane: &LaneKey, wait: Duration) {
         let until = self.now() + wait;
-        let lane = self.partitions.get_mut(at).and_then(|found| found.lanes.get_mut(lane));
+        let lane = self
+            .partitions
+            .get_mut(at)
+            .and_then(|found| found.lanes.get_mut(lane));
         if let Some(lane) = lane {
             lane.wait_until = Some(lane.wait_until.map_or(until, |before| before.max(until)));
         }
@@ -113,12 +124,19 @@ impl Consumer {
         };
         // The breaker adds and removes its own reason.
         if reason == PauseReason::Operator && self.binding.gate.add(reason, Some(why.clone())) {
-            tracing::warn!(binding = self.binding.options.name, why, "paused until somebody resumes it");
+            tracing::warn!(
+                binding = self.binding.options.name,
+                why,
+                "paused until somebody resumes it"
+            );
         }
         if reason != PauseReason::System {
             return;
         }
-        let found = self.partitions.get_mut(at).and_then(|found| found.lanes.get_mut(lane));
+        let found = self
+            .partitions
+            .get_mut(at)
+            .and_then(|found| found.lanes.get_mut(lane));
         let Some(found) = found else { return };
         let is_first = found.probes.is_none();
         if is_first && !self.binding.gate.begin_probe(why.clone()) {
@@ -126,7 +144,11 @@ impl Consumer {
         }
         if is_first {
             let name = &self.binding.options.name;
-            tracing::error!(binding = name, why, "the handler cannot work; paused until it can");
+            tracing::error!(
+                binding = name,
+                why,
+                "the handler cannot work; paused until it can"
+            );
         }
         let probes = found.probes.map_or(0, |probes| probes + 1);
         found.probes = Some(probes);
@@ -136,9 +158,15 @@ impl Consumer {
 
     /// The record that was tried alone got an answer.
     pub(super) fn end_probe(&mut self, at: &TopicPartition, lane: &LaneKey) {
-        let found = self.partitions.get_mut(at).and_then(|found| found.lanes.get_mut(lane));
+        let found = self
+            .partitions
+            .get_mut(at)
+            .and_then(|found| found.lanes.get_mut(lane));
         if found.is_some_and(|lane| lane.probes.take().is_some()) {
-            tracing::info!(binding = self.binding.options.name, "the handler works again");
+            tracing::info!(
+                binding = self.binding.options.name,
+                "the handler works again"
+            );
             self.binding.gate.end_probe();
         }
     }
@@ -178,7 +206,10 @@ impl Consumer {
         let last = LastFailure {
             code: failure.code.clone(),
             message: failure.message.clone(),
-            stack: failure.source.as_ref().map_or_else(String::new, |source| error_chain(&**source)),
+            stack: failure
+                .source
+                .as_ref()
+                .map_or_else(String::new, |source| error_chain(&**source)),
         };
         let (id, group) = (work.record.event_id(), &self.binding.options.group);
         let record = history.to_dead_letter(work.record.record(), id, reason, last, group, now_ms);
@@ -233,6 +264,7 @@ impl Consumer {
             moved,
             appends: vec![append],
             reason,
+            delivery: work.delivery(),
         };
         self.settle(at, work.offset(), settled);
         None
@@ -240,12 +272,19 @@ impl Consumer {
 
     /// An operator gives a record up that is held.
     pub(super) fn give_up(&mut self, request: GiveUpRequest) {
-        let GiveUpRequest { partition, offset, answer } = request;
+        let GiveUpRequest {
+            partition,
+            offset,
+            answer,
+        } = request;
         let at = TopicPartition {
             topic: self.seat.topic.clone(),
             partition,
         };
-        let found = self.partitions.get_mut(&at).and_then(|found| found.take_held(offset.0));
+        let found = self
+            .partitions
+            .get_mut(&at)
+            .and_then(|found| found.take_held(offset.0));
         let Some((lane, work)) = found else {
             answer.send(false).ok();
             return;

@@ -50,12 +50,24 @@ pub(crate) async fn c40_c41_an_open_breaker_keeps_every_record(scene: Scene) {
         .until("it opens", || connector.list()[0].circuit == "OPEN")
         .await;
     let view = connector.list().remove(0);
-    assert_eq!((view.state, view.reasons.to_string()), (ContainerState::Paused, "breaker".to_owned()));
+    assert_eq!(
+        (view.state, view.reasons.to_string()),
+        (ContainerState::Paused, "breaker".to_owned())
+    );
     let before = script.calls().len();
     assert_eq!(before, 4, "it opens after the calls it needs");
     // Each time it is half-open, exactly the permitted calls go through.
-    scene.until("it probes twice", || script.calls().len() >= before + 4).await;
-    assert_eq!(script.values().iter().filter(|value| *value != "r0").count(), 0);
+    scene
+        .until("it probes twice", || script.calls().len() >= before + 4)
+        .await;
+    assert_eq!(
+        script
+            .values()
+            .iter()
+            .filter(|value| *value != "r0")
+            .count(),
+        0
+    );
     is_down.store(false, Ordering::Relaxed);
     scene.until_committed(&group, &topic, 30).await;
     let closed = || connector.list()[0].circuit == "CLOSED";
@@ -63,7 +75,10 @@ pub(crate) async fn c40_c41_an_open_breaker_keeps_every_record(scene: Scene) {
     connector.stop("orders").await.unwrap();
     assert_eq!(scene.letters(&options).await, []);
     let tier = options.tier_topic(tidegate_core::TierIndex(1)).unwrap();
-    assert!(scene.records(&tier, 0).await.is_empty(), "no record left its topic");
+    assert!(
+        scene.records(&tier, 0).await.is_empty(),
+        "no record left its topic"
+    );
 }
 
 pub(crate) async fn a07_a_breaker_never_resumes_what_an_operator_paused(scene: Scene) {
@@ -88,7 +103,9 @@ pub(crate) async fn a07_a_breaker_never_resumes_what_an_operator_paused(scene: S
     scene.until("it opens", || has("breaker")).await;
     connector.pause("orders").await.unwrap();
     is_down.store(false, Ordering::Relaxed);
-    scene.until("the breaker has gone on", || !has("breaker")).await;
+    scene
+        .until("the breaker has gone on", || !has("breaker"))
+        .await;
     let calls = script.calls().len();
     scene.env.clock.sleep(Duration::from_millis(300)).await;
     assert_eq!(connector.state("orders").unwrap(), ContainerState::Paused);
@@ -115,13 +132,21 @@ pub(crate) async fn a_system_failure_pauses_until_it_is_gone(scene: Scene) {
     });
     scene.send(&topic, 0, &["a", "b", "c"]).await;
     let connector = scene.start(options.clone(), handler).await;
-    scene.until("it was tried alone", || script.calls().len() >= 2).await;
+    scene
+        .until("it was tried alone", || script.calls().len() >= 2)
+        .await;
     assert_eq!(connector.state("orders").unwrap(), ContainerState::Paused);
     assert_eq!(connector.list()[0].reasons.to_string(), "system");
     let health = connector.binding_health("orders").unwrap();
     assert!(health.message.unwrap().contains("access.denied"));
-    assert!(script.values().iter().all(|value| value == "a"), "one record is tried alone");
-    assert!(script.calls().iter().all(|call| call.attempt == 1), "no attempt is used up");
+    assert!(
+        script.values().iter().all(|value| value == "a"),
+        "one record is tried alone"
+    );
+    assert!(
+        script.calls().iter().all(|call| call.attempt == 1),
+        "no attempt is used up"
+    );
     is_wrong.store(false, Ordering::Relaxed);
     scene.until_committed(&group, &topic, 3).await;
     assert_eq!(connector.state("orders").unwrap(), ContainerState::Running);
@@ -157,6 +182,9 @@ pub(crate) async fn a_panic_and_an_overrun_are_transient_failures(scene: Scene) 
     let connector = scene.start(options, handler).await;
     scene.until_committed(&group, &topic, 4).await;
     connector.stop("orders").await.unwrap();
-    assert_eq!(script.values(), ["a", "panic", "panic", "hang", "hang", "b"]);
+    assert_eq!(
+        script.values(),
+        ["a", "panic", "panic", "hang", "hang", "b"]
+    );
     assert_eq!(panics.load(Ordering::Relaxed), 1);
 }

@@ -64,13 +64,18 @@ pub(crate) async fn c47_a_shutdown_finishes_what_is_in_hand(scene: Scene) {
     });
     scene.send(&topic, 0, &["a", "b", "c", "d", "e", "f"]).await;
     let connector = scene.start(options.clone(), handler).await;
-    scene.until("the second is in hand", || script.calls().len() == 2).await;
+    scene
+        .until("the second is in hand", || script.calls().len() == 2)
+        .await;
     connector.shutdown().await;
     let done = i64::try_from(script.calls().len()).unwrap();
     assert_eq!(scene.committed(&group, &topic, 0).await, Some(done));
     assert!(done < 6, "nothing new began");
     let refused = connector.register(Binding::new(options, script.answers(|_| Ok(()))));
-    assert_eq!(refused.unwrap_err().code().as_str(), "connector.shutting-down");
+    assert_eq!(
+        refused.unwrap_err().code().as_str(),
+        "connector.shutting-down"
+    );
 }
 
 pub(crate) async fn an_operator_gives_a_record_up(scene: Scene) {
@@ -86,11 +91,20 @@ pub(crate) async fn an_operator_gives_a_record_up(scene: Scene) {
     let connector = scene.start(options.clone(), handler).await;
     let paused = || connector.state("orders").unwrap() == ContainerState::Paused;
     scene.until("it pauses", paused).await;
-    let nobody = connector.dead_letter("orders", Partition(0), Offset(9)).await.unwrap_err();
+    let nobody = connector
+        .dead_letter("orders", Partition(0), Offset(9))
+        .await
+        .unwrap_err();
     assert_eq!(nobody.code().as_str(), "connector.record-not-held");
-    connector.dead_letter("orders", Partition(0), Offset(1)).await.unwrap();
+    connector
+        .dead_letter("orders", Partition(0), Offset(1))
+        .await
+        .unwrap();
     let letters = scene.until_letters(&options, 1).await;
-    assert_eq!((letters[0].reason, letters[0].failure.code.as_str()), (Reason::Manual, "timeout.read"));
+    assert_eq!(
+        (letters[0].reason, letters[0].failure.code.as_str()),
+        (Reason::Manual, "timeout.read")
+    );
     connector.resume("orders").await.unwrap();
     scene.until_committed(&group, &topic, 3).await;
     connector.stop("orders").await.unwrap();

@@ -6,7 +6,9 @@
 
 mod breaker;
 mod lifecycle;
+mod model_only;
 mod offsets;
+mod outages;
 mod scene;
 mod simulation;
 mod suite;

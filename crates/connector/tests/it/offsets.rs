@@ -55,7 +55,9 @@ pub(crate) async fn c02_finished_records_above_the_commit_survive_a_restart(scen
     });
     scene.send(&topic, 0, &["a", "b", "c", "d"]).await;
     let connector = scene.start(options.clone(), handler).await;
-    scene.until("the others are done", || script.values().len() == 4).await;
+    scene
+        .until("the others are done", || script.values().len() == 4)
+        .await;
     scene.until_committed(&group, &topic, 1).await;
     connector.stop("orders").await.unwrap();
     assert_eq!(scene.committed(&group, &topic, 0).await, Some(1));
@@ -81,12 +83,23 @@ pub(crate) async fn c03_a_batch_with_a_failure_goes_on_behind_it(scene: Scene) {
     scene.send(&topic, 1, &["x", "y"]).await;
     let connector = scene.start(options, handler).await;
     scene.until_committed(&group, &topic, 3).await;
-    scene.until("the tier had it", || script.count("b") == 4).await;
-    scene.until("the other partition", || script.count("y") == 1).await;
+    scene
+        .until("the tier had it", || script.count("b") == 4)
+        .await;
+    scene
+        .until("the other partition", || script.count("y") == 1)
+        .await;
     connector.stop("orders").await.unwrap();
-    let at_main: Vec<String> =
-        script.calls().into_iter().filter(|call| call.tier == 0).map(|call| call.value).collect();
-    let of_first: Vec<&String> = at_main.iter().filter(|value| "abc".contains(*value)).collect();
+    let at_main: Vec<String> = script
+        .calls()
+        .into_iter()
+        .filter(|call| call.tier == 0)
+        .map(|call| call.value)
+        .collect();
+    let of_first: Vec<&String> = at_main
+        .iter()
+        .filter(|value| "abc".contains(*value))
+        .collect();
     assert_eq!(of_first, ["a", "b", "b", "b", "c"]);
     assert_eq!(scene.committed(&group, &topic, 1).await, Some(2));
 }
@@ -108,7 +121,10 @@ pub(crate) async fn c05_a_batch_that_continues_dead_letters_its_failures(scene: 
     let letters = scene.until_letters(&options, 2).await;
     scene.until_committed(&group, &topic, 5).await;
     connector.stop("orders").await.unwrap();
-    let dead: Vec<String> = letters.iter().map(|letter| text(letter.value.as_ref())).collect();
+    let dead: Vec<String> = letters
+        .iter()
+        .map(|letter| text(letter.value.as_ref()))
+        .collect();
     assert_eq!(dead, ["b", "d"]);
     assert_eq!(script.values(), ["a", "b", "b", "b", "c", "d", "e"]);
 }
@@ -132,15 +148,22 @@ pub(crate) async fn c06_a_second_consumer_misses_nothing(scene: Scene) {
         scene.send(&topic, partition, &names).await;
     }
     let first = scene.start(options.clone(), slow).await;
-    scene.until("some are done", || one.calls().len() > 20).await;
+    scene
+        .until("some are done", || one.calls().len() > 20)
+        .await;
     // Another process of the same group joins in the middle of it, and leaves again.
     let second = scene.start(options, two.answers(|_| Ok(()))).await;
-    scene.until("the first goes on", || one.calls().len() > 60).await;
+    scene
+        .until("the first goes on", || one.calls().len() > 60)
+        .await;
     second.stop("orders").await.unwrap();
     for partition in 0..4 {
         let limit = scene.env.clock.elapsed() + Duration::from_secs(60);
         while scene.committed(&group, &topic, partition).await != Some(60) {
-            assert!(scene.env.clock.elapsed() < limit, "partition {partition} does not end");
+            assert!(
+                scene.env.clock.elapsed() < limit,
+                "partition {partition} does not end"
+            );
             scene.env.clock.sleep(Duration::from_millis(5)).await;
         }
     }
@@ -148,7 +171,10 @@ pub(crate) async fn c06_a_second_consumer_misses_nothing(scene: Scene) {
     let seen: Vec<String> = one.values().into_iter().chain(two.values()).collect();
     for name in names {
         let count = seen.iter().filter(|value| *value == name).count();
-        assert!(count >= 4, "{name} was handled {count} times in four partitions");
+        assert!(
+            count >= 4,
+            "{name} was handled {count} times in four partitions"
+        );
     }
 }
 
@@ -176,7 +202,11 @@ pub(crate) async fn c09_past_the_budget_the_rest_is_handed_back(scene: Scene) {
     assert_eq!(connector.state("orders").unwrap(), ContainerState::Running);
     scene.until_committed(&group, &topic, 4).await;
     connector.stop("orders").await.unwrap();
-    assert_eq!(script.values(), ["a", "b", "c", "d"], "nothing is repeated, skipped or given up");
+    assert_eq!(
+        script.values(),
+        ["a", "b", "c", "d"],
+        "nothing is repeated, skipped or given up"
+    );
 }
 
 pub(crate) async fn c10_after_a_resume_the_next_record_is_our_own(scene: Scene) {
@@ -232,8 +262,11 @@ pub(crate) async fn keys_run_beside_each_other_and_stay_in_order(scene: Scene) {
     connector.stop("orders").await.unwrap();
     assert!(running.lock().1 > 2, "keys run beside each other");
     for key in 0..6 {
-        let of_key: Vec<String> =
-            script.values().into_iter().filter(|value| value.starts_with(&format!("{key}:"))).collect();
+        let of_key: Vec<String> = script
+            .values()
+            .into_iter()
+            .filter(|value| value.starts_with(&format!("{key}:")))
+            .collect();
         let expect: Vec<String> = (0..10).map(|n| format!("{key}:{}", key + 6 * n)).collect();
         assert_eq!(of_key, expect);
     }
@@ -244,7 +277,11 @@ pub(crate) async fn foreign_commit_metadata_is_ignored(scene: Scene) {
     let options = scene.options(&topic);
     let group = options.group.clone();
     scene.send(&topic, 0, &["a", "b", "c"]).await;
-    let session = scene.log.join(Join::new(group.clone(), vec![topic.clone()])).await.unwrap();
+    let session = scene
+        .log
+        .join(Join::new(group.clone(), vec![topic.clone()]))
+        .await
+        .unwrap();
     loop {
         if let SessionEvent::Assigned(assigned) = session.poll().await.unwrap() {
             let foreign = OffsetCommit {
@@ -254,7 +291,10 @@ pub(crate) async fn foreign_commit_metadata_is_ignored(scene: Scene) {
                 metadata: "tg1.AQI.00000000".to_owned(),
                 postings: Vec::new(),
             };
-            let commit = Commit { appends: Vec::new(), offsets: vec![foreign] };
+            let commit = Commit {
+                appends: Vec::new(),
+                offsets: vec![foreign],
+            };
             session.commit(commit).await.unwrap();
             break;
         }
@@ -276,11 +316,11 @@ impl BatchRecordHandler for Halves {
     async fn handle_batch(&self, records: &[Arc<ConsumedRecord>]) -> Vec<HandlerAnswer> {
         let values: Vec<String> = records.iter().map(|record| text(record.value())).collect();
         self.calls.lock().push(values);
-        let answer = |record: &Arc<ConsumedRecord>| {
-            match record.offset().0 % 2 == 1 && record.attempt() == 1 {
-                true => transient("timeout.read"),
-                false => Ok(()),
-            }
+        let answer = |record: &Arc<ConsumedRecord>| match record.offset().0 % 2 == 1
+            && record.attempt() == 1
+        {
+            true => transient("timeout.read"),
+            false => Ok(()),
         };
         records.iter().map(answer).collect()
     }
@@ -293,12 +333,17 @@ pub(crate) async fn a_batch_handler_answers_for_each_record(scene: Scene) {
     let group = options.group.clone();
     scene.send(&topic, 0, &["a", "b", "c", "d"]).await;
     let calls = Arc::default();
-    let handler = BoundHandler::batch(Halves { calls: Arc::clone(&calls) });
+    let handler = BoundHandler::batch(Halves {
+        calls: Arc::clone(&calls),
+    });
     let connector = scene.start(options, handler).await;
     scene.until_committed(&group, &topic, 4).await;
     connector.stop("orders").await.unwrap();
     let calls = calls.lock().clone();
     let times = |value: &str| calls.iter().flatten().filter(|seen| *seen == value).count();
-    assert_eq!((times("a"), times("b"), times("c"), times("d")), (1, 2, 1, 2));
+    assert_eq!(
+        (times("a"), times("b"), times("c"), times("d")),
+        (1, 2, 1, 2)
+    );
     assert!(calls.iter().any(|call| call.len() > 1), "{calls:?}");
 }

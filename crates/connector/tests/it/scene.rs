@@ -8,13 +8,14 @@ use std::time::Duration;
 use tidegate_connector::{
     Binding, BindingOptions, BoundHandler, Connector, ConsumedRecord, HandlerAnswer, TierOptions,
 };
+use tidegate_core::dead_letter::Header;
 use tidegate_core::env::system::system_entropy;
 use tidegate_core::env::{Entropy, Env};
-use tidegate_core::dead_letter::Header;
 use tidegate_core::{Code, DeadLetter, EventId, Failure, GroupName, Mutex, Offset, Topic};
 use tidegate_log::kafka::{KafkaConfig, KafkaLog};
 use tidegate_log::{
-    Append, EmbeddedConfig, EmbeddedLog, Log, Read, Record, StoredRecord, TopicConfig, TopicPartition,
+    Append, EmbeddedConfig, EmbeddedLog, Log, Read, Record, StoredRecord, TopicConfig,
+    TopicPartition,
 };
 use tidegate_sim::{Sim, SimLog};
 
@@ -39,7 +40,12 @@ pub(crate) fn on_model<R: Future<Output = ()> + Send + 'static>(rule: impl FnOnc
     let env = Arc::new(node.env());
     let log = SimLog::new(&env);
     let model = Some(log.clone());
-    let scene = Scene { log: Arc::new(log), env, model, run: 0 };
+    let scene = Scene {
+        log: Arc::new(log),
+        env,
+        model,
+        run: 0,
+    };
     sim.block_on(&node, rule(scene));
 }
 
@@ -49,7 +55,12 @@ pub(crate) fn on_embedded<R: Future<Output = ()> + Send + 'static>(rule: impl Fn
     in_runtime(async {
         let env = Arc::new(Env::system());
         let log = EmbeddedLog::open(&env, EmbeddedConfig::new(dir.path())).unwrap();
-        let scene = Scene { log: Arc::new(log.clone()), env, model: None, run: 0 };
+        let scene = Scene {
+            log: Arc::new(log.clone()),
+            env,
+            model: None,
+            run: 0,
+        };
         rule(scene).await;
         log.close().await;
     });
@@ -63,7 +74,13 @@ pub(crate) fn on_kafka<R: Future<Output = ()> + Send + 'static>(rule: impl FnOnc
         let config = KafkaConfig::new("test", &servers);
         let log = KafkaLog::connect(config, env.fork("kafka")).await.unwrap();
         let run = system_entropy().next_u64();
-        rule(Scene { log: Arc::new(log), env, model: None, run }).await;
+        rule(Scene {
+            log: Arc::new(log),
+            env,
+            model: None,
+            run,
+        })
+        .await;
     });
 }
 
@@ -74,7 +91,9 @@ fn in_runtime(test: impl Future<Output = ()>) {
         .build()
         .unwrap();
     runtime.block_on(async {
-        tokio::time::timeout(LIMIT * 3, test).await.expect("the rule takes too long");
+        tokio::time::timeout(LIMIT * 3, test)
+            .await
+            .expect("the rule takes too long");
     });
     runtime.shutdown_background();
 }
@@ -104,12 +123,18 @@ pub(crate) fn permanent(code: &'static str) -> HandlerAnswer {
 }
 
 pub(crate) fn text(value: Option<&bytes::Bytes>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| String::from_utf8_lossy(value).into_owned())
+    value.map_or_else(
+        || "-".to_owned(),
+        |value| String::from_utf8_lossy(value).into_owned(),
+    )
 }
 
 impl Script {
     pub(crate) fn new(scene: &Scene) -> Self {
-        Self { calls: Arc::default(), env: Arc::clone(&scene.env) }
+        Self {
+            calls: Arc::default(),
+            env: Arc::clone(&scene.env),
+        }
     }
 
     /// The handler: each call is noted and then answered by `act`.
@@ -154,7 +179,11 @@ impl Script {
 
     /// How often a value was seen.
     pub(crate) fn count(&self, value: &str) -> usize {
-        self.calls.lock().iter().filter(|call| call.value == value).count()
+        self.calls
+            .lock()
+            .iter()
+            .filter(|call| call.value == value)
+            .count()
     }
 }
 
@@ -169,7 +198,10 @@ impl Scene {
 
     pub(crate) async fn topic(&self, name: &str, partitions: u32) -> Topic {
         let topic = Topic::new(self.name(name)).unwrap();
-        self.log.create_topic(&topic, TopicConfig::new(partitions)).await.unwrap();
+        self.log
+            .create_topic(&topic, TopicConfig::new(partitions))
+            .await
+            .unwrap();
         topic
     }
 
@@ -216,7 +248,10 @@ impl Scene {
         let limit = self.env.clock.elapsed() + LIMIT;
         while self.committed(group, topic, 0).await != Some(next) {
             let now = self.committed(group, topic, 0).await;
-            assert!(self.env.clock.elapsed() < limit, "never committed {next}, but {now:?}");
+            assert!(
+                self.env.clock.elapsed() < limit,
+                "never committed {next}, but {now:?}"
+            );
             self.env.clock.sleep(Duration::from_millis(2)).await;
         }
     }
@@ -224,13 +259,22 @@ impl Scene {
     /// Waits until a group has committed an offset of partition 0 behind this one.
     pub(crate) async fn until_passed(&self, group: &GroupName, topic: &Topic, offset: i64) {
         let limit = self.env.clock.elapsed() + LIMIT;
-        while self.committed(group, topic, 0).await.is_none_or(|next| next <= offset) {
+        while self
+            .committed(group, topic, 0)
+            .await
+            .is_none_or(|next| next <= offset)
+        {
             assert!(self.env.clock.elapsed() < limit, "never passed {offset}");
             self.env.clock.sleep(Duration::from_millis(2)).await;
         }
     }
 
-    pub(crate) async fn committed(&self, group: &GroupName, topic: &Topic, partition: i32) -> Option<i64> {
+    pub(crate) async fn committed(
+        &self,
+        group: &GroupName,
+        topic: &Topic,
+        partition: i32,
+    ) -> Option<i64> {
         let at = TopicPartition::new(topic.clone(), partition);
         let found = self.log.committed(group, &[at]).await.unwrap();
         found[0].as_ref().map(|held| held.next.0)
@@ -240,7 +284,11 @@ impl Scene {
     pub(crate) async fn records(&self, topic: &Topic, partition: i32) -> Vec<StoredRecord> {
         let at = TopicPartition::new(topic.clone(), partition);
         let there = self.log.describe(topic).await.unwrap().partitions;
-        let end = there.iter().find(|found| found.partition.0 == partition).unwrap().end;
+        let end = there
+            .iter()
+            .find(|found| found.partition.0 == partition)
+            .unwrap()
+            .end;
         let mut all = Vec::new();
         let mut from = Offset(0);
         while from < end {
@@ -261,14 +309,22 @@ impl Scene {
     }
 
     /// Waits until there are so many dead letters in partition 0.
-    pub(crate) async fn until_letters(&self, options: &BindingOptions, count: usize) -> Vec<DeadLetter> {
+    pub(crate) async fn until_letters(
+        &self,
+        options: &BindingOptions,
+        count: usize,
+    ) -> Vec<DeadLetter> {
         let limit = self.env.clock.elapsed() + LIMIT;
         loop {
             let letters = self.letters(options).await;
             if letters.len() >= count {
                 return letters;
             }
-            assert!(self.env.clock.elapsed() < limit, "there are {} letters", letters.len());
+            assert!(
+                self.env.clock.elapsed() < limit,
+                "there are {} letters",
+                letters.len()
+            );
             self.env.clock.sleep(Duration::from_millis(5)).await;
         }
     }
@@ -289,7 +345,14 @@ pub(crate) fn letter(stored: &StoredRecord) -> DeadLetter {
 }
 
 pub(crate) fn header(stored: &StoredRecord, name: &str) -> String {
-    text(stored.record.headers.get(name).map(bytes::Bytes::copy_from_slice).as_ref())
+    text(
+        stored
+            .record
+            .headers
+            .get(name)
+            .map(bytes::Bytes::copy_from_slice)
+            .as_ref(),
+    )
 }
 
 /// How often each id is there.

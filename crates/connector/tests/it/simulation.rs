@@ -17,7 +17,9 @@ use tidegate_connector::{
 use tidegate_core::books::Books;
 use tidegate_core::env::{Entropy, Env, Stream};
 use tidegate_core::{Code, EventId, Failure, FailureClass, Mutex, Offset, TierIndex, Topic};
-use tidegate_log::{Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition};
+use tidegate_log::{
+    Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition,
+};
 use tidegate_sim::{LogRates, Node, Sim, SimLog, scaled, seeds};
 
 const PARTITIONS: i32 = 3;
@@ -45,7 +47,9 @@ fn number(id: EventId) -> u128 {
 
 /// An id whose last bits are a number.
 fn id_of(number: u64) -> EventId {
-    EventId::from_u128((1_700_000_000_000_u128 << 80) | (7 << 76) | (0b10 << 62) | u128::from(number))
+    EventId::from_u128(
+        (1_700_000_000_000_u128 << 80) | (7 << 76) | (0b10 << 62) | u128::from(number),
+    )
 }
 
 fn fails(class: FailureClass, code: &'static str) -> HandlerAnswer {
@@ -71,7 +75,9 @@ fn handler(witness: Arc<Witness>, env: &Env) -> BoundHandler {
                     23..27 => panic!("handlers panic"),
                     27..30 => std::future::pending().await,
                     30..50 => {
-                        clock.sleep(Duration::from_millis(witness.draw(3_000))).await;
+                        clock
+                            .sleep(Duration::from_millis(witness.draw(3_000)))
+                            .await;
                     }
                     _ => {}
                 }
@@ -104,8 +110,9 @@ fn options(draw: &mut dyn Entropy) -> BindingOptions {
     options.breaker.rule.open_for = Duration::from_secs(3);
     options.retry.tier0.max_attempts = 1 + u32::try_from(draw.below(3)).unwrap();
     let tiers = draw.below(3);
-    options.retry.tiers =
-        (0..tiers).map(|n| TierOptions::new(Duration::from_secs(2 + 3 * n))).collect();
+    options.retry.tiers = (0..tiers)
+        .map(|n| TierOptions::new(Duration::from_secs(2 + 3 * n)))
+        .collect();
     for tier in &mut options.retry.tiers {
         tier.max_attempts = 2;
     }
@@ -116,11 +123,19 @@ fn options(draw: &mut dyn Entropy) -> BindingOptions {
 #[derive(Clone, Default)]
 struct Slot(Arc<Mutex<Option<Connector>>>);
 
-fn start_worker(node: &Node, slot: &Slot, log: &SimLog, options: &BindingOptions, witness: &Arc<Witness>) {
+fn start_worker(
+    node: &Node,
+    slot: &Slot,
+    log: &SimLog,
+    options: &BindingOptions,
+    witness: &Arc<Witness>,
+) {
     let env = node.env();
     let connector = Connector::new(Arc::new(log.clone()), &env);
     let handler = handler(Arc::clone(witness), &env);
-    connector.register(Binding::new(options.clone(), handler)).unwrap();
+    connector
+        .register(Binding::new(options.clone(), handler))
+        .unwrap();
     *slot.0.lock() = Some(connector.clone());
     let clock = Arc::clone(&env.clock);
     drop(node.start("worker", async move {
@@ -138,7 +153,11 @@ async fn read_all(log: &SimLog, topic: &Topic) -> Vec<(TopicPartition, StoredRec
         let at = TopicPartition::new(topic.clone(), partition);
         let mut from = Offset(0);
         loop {
-            let read = Read { max_records: 100_000, max_bytes: usize::MAX, ..Read::new(at.clone(), from) };
+            let read = Read {
+                max_records: 100_000,
+                max_bytes: usize::MAX,
+                ..Read::new(at.clone(), from)
+            };
             match log.read(read).await {
                 Ok(batch) if batch.records.is_empty() => break,
                 Ok(batch) => {
@@ -167,17 +186,24 @@ struct Census {
 }
 
 async fn census(log: SimLog, options: BindingOptions, sent: u64) -> Census {
-    let mut census = Census { is_drained: true, ..Census::default() };
+    let mut census = Census {
+        is_drained: true,
+        ..Census::default()
+    };
     let tiers = (0..options.retry.tiers.len()).map(|n| TierIndex(u32::try_from(n + 1).unwrap()));
     let mut topics = vec![(options.topic.clone(), options.group.clone())];
     for tier in tiers {
-        topics.push((options.tier_topic(tier).unwrap(), options.tier_group(tier).unwrap()));
+        topics.push((
+            options.tier_topic(tier).unwrap(),
+            options.tier_group(tier).unwrap(),
+        ));
     }
     let mut seen = 0;
     for (n, (topic, group)) in topics.into_iter().enumerate() {
         // The offsets first: records that come later only lie behind them.
-        let at: Vec<TopicPartition> =
-            (0..PARTITIONS).map(|partition| TopicPartition::new(topic.clone(), partition)).collect();
+        let at: Vec<TopicPartition> = (0..PARTITIONS)
+            .map(|partition| TopicPartition::new(topic.clone(), partition))
+            .collect();
         let committed = loop {
             match log.committed(&group, &at).await {
                 Ok(found) => break found,
@@ -205,7 +231,10 @@ async fn census(log: SimLog, options: BindingOptions, sent: u64) -> Census {
     }
     census.is_drained &= seen == sent;
     for (at, stored) in read_all(&log, &options.dlt_topic().unwrap()).await {
-        *census.letters.entry(number(stored.event_id("sim", &at))).or_default() += 1;
+        *census
+            .letters
+            .entry(number(stored.event_id("sim", &at)))
+            .or_default() += 1;
     }
     census
 }
@@ -214,9 +243,8 @@ async fn census(log: SimLog, options: BindingOptions, sent: u64) -> Census {
 fn check(census: &Census, witness: &Witness) {
     let handled = witness.handled.lock();
     for id in &census.passed {
-        let is_somewhere = handled.contains(id)
-            || census.waiting.contains(id)
-            || census.letters.contains_key(id);
+        let is_somewhere =
+            handled.contains(id) || census.waiting.contains(id) || census.letters.contains_key(id);
         assert!(is_somewhere, "event {id} was passed and is nowhere");
     }
 }
@@ -236,11 +264,14 @@ fn play(seed: u64) -> u64 {
     });
     let (made, topic) = (log.clone(), options.topic.clone());
     sim.block_on(&broker, async move {
-        made.create_topic(&topic, TopicConfig::new(3)).await.unwrap();
+        made.create_topic(&topic, TopicConfig::new(3))
+            .await
+            .unwrap();
     });
     let count = 1 + usize::try_from(draw.below(3)).unwrap();
-    let workers: Vec<(Node, Slot)> =
-        (0..count).map(|n| (sim.node(&format!("worker-{n}")), Slot::default())).collect();
+    let workers: Vec<(Node, Slot)> = (0..count)
+        .map(|n| (sim.node(&format!("worker-{n}")), Slot::default()))
+        .collect();
     for (node, slot) in &workers {
         start_worker(node, slot, &log, &options, &witness);
     }
@@ -258,7 +289,9 @@ fn play(seed: u64) -> u64 {
                 let batch = 1 + draw.below(15);
                 let appends = (sent..sent + batch).map(|n| {
                     let partition = i32::try_from(draw.below(3)).unwrap();
-                    let record = Record::new(n.to_string()).key(format!("k{}", n % 5)).event_id(id_of(n));
+                    let record = Record::new(n.to_string())
+                        .key(format!("k{}", n % 5))
+                        .event_id(id_of(n));
                     Append::new(options.topic.clone(), record).partition(partition)
                 });
                 let (appends, log): (Vec<Append>, SimLog) = (appends.collect(), log.clone());
@@ -281,7 +314,9 @@ fn play(seed: u64) -> u64 {
             8 => log.rebalance(&options.group),
             9 => {
                 let nth = usize::try_from(draw.below(3)).unwrap();
-                witness.fenced.fetch_add(u64::from(log.expel(&options.group, nth)), Ordering::Relaxed);
+                witness
+                    .fenced
+                    .fetch_add(u64::from(log.expel(&options.group, nth)), Ordering::Relaxed);
             }
             10 => log.crash(),
             11 => node.set_clock_offset_ms(i64::try_from(draw.below(600_000)).unwrap() - 300_000),
@@ -326,22 +361,36 @@ fn play(seed: u64) -> u64 {
     let mut gone: BTreeSet<u128> = handled.clone();
     gone.extend(found.letters.keys());
     assert_eq!(gone, all);
-    assert!(found.letters.values().all(|count| *count == 1), "{:?}", found.letters);
+    assert!(
+        found.letters.values().all(|count| *count == 1),
+        "{:?}",
+        found.letters
+    );
     for (id, _) in &found.letters {
-        assert!(id % 17 == 0 || id % 13 == 0 || options.retry.tiers.len() < 9, "{id}");
+        assert!(
+            id % 17 == 0 || id % 13 == 0 || options.retry.tiers.len() < 9,
+            "{id}"
+        );
     }
     let mut books = Books::default();
     books.merge(&log.books(&options.group, &options.topic));
     for n in 1..=options.retry.tiers.len() {
         let tier = TierIndex(u32::try_from(n).unwrap());
-        let (group, topic) = (options.tier_group(tier).unwrap(), options.tier_topic(tier).unwrap());
+        let (group, topic) = (
+            options.tier_group(tier).unwrap(),
+            options.tier_topic(tier).unwrap(),
+        );
         books.merge(&log.books(&group, &topic));
     }
     let account = books.account();
     let letters = i64::try_from(found.letters.len()).unwrap();
     let sent = i64::try_from(sent).unwrap();
     assert_eq!(account.retrying, 0, "{account:?}");
-    assert_eq!((account.dead_lettered, account.delivered), (letters, sent - letters), "{account:?}");
+    assert_eq!(
+        (account.dead_lettered, account.delivered),
+        (letters, sent - letters),
+        "{account:?}"
+    );
     sim.trace().hash()
 }
 

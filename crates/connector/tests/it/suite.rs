@@ -28,19 +28,25 @@ macro_rules! rules {
             breaker::a07_a_breaker_never_resumes_what_an_operator_paused,
             breaker::a_system_failure_pauses_until_it_is_gone,
             breaker::a_panic_and_an_overrun_are_transient_failures,
+            outages::c22_a_missing_dead_letter_topic_keeps_the_record,
+            outages::c11_a_partition_that_was_held_back_flows_when_it_comes_back,
+            outages::c12_an_offset_that_stands_still_is_an_alarm,
+            outages::c42_a_back_off_is_no_slow_call,
+            outages::a_record_that_fits_nowhere_is_kept,
             lifecycle::c44_commands_work_in_their_states_only,
             lifecycle::c47_a_shutdown_finishes_what_is_in_hand,
             lifecycle::an_operator_gives_a_record_up,
         );
     };
-    (@ $on:ident, [$($ignore:tt)*], $($module:ident::$rule:ident),* $(,)?) => {
-        $(
-            #[test]
-            $($ignore)*
-            fn $rule() {
-                $on(crate::$module::$rule);
-            }
-        )*
+    (@ $on:ident, $ignore:tt, $($module:ident::$rule:ident),* $(,)?) => {
+        $(rules!(@one $on, $ignore, $module, $rule);)*
+    };
+    (@one $on:ident, [$($ignore:tt)*], $module:ident, $rule:ident) => {
+        #[test]
+        $($ignore)*
+        fn $rule() {
+            $on(crate::$module::$rule);
+        }
     };
 }
 

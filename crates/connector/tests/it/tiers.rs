@@ -40,21 +40,35 @@ pub(crate) async fn c20_c21_a_failing_record_climbs_the_ladder(scene: Scene) {
     assert_eq!(calls, expect, "thirty attempts");
     assert_eq!(letters.len(), 1);
     let letter = &letters[0];
-    assert_eq!((letter.attempts, letter.reason), (30, Reason::RetriesExhausted));
-    assert_eq!((letter.origin.topic.clone(), letter.origin.offset.0), (topic.clone(), 1));
-    let trail: Vec<(u32, u32)> =
-        letter.trail.iter().map(|seen| (seen.tier.0, seen.attempts)).collect();
+    assert_eq!(
+        (letter.attempts, letter.reason),
+        (30, Reason::RetriesExhausted)
+    );
+    assert_eq!(
+        (letter.origin.topic.clone(), letter.origin.offset.0),
+        (topic.clone(), 1)
+    );
+    let trail: Vec<(u32, u32)> = letter
+        .trail
+        .iter()
+        .map(|seen| (seen.tier.0, seen.attempts))
+        .collect();
     assert_eq!(trail, [(0, 3), (1, 9), (2, 9), (3, 9)]);
     // Each hop tells its place on the ladder.
     for (tier, count) in [(1, 3), (2, 3), (3, 3)] {
-        let hops = scene.records(&options.tier_topic(TierIndex(tier)).unwrap(), 0).await;
+        let hops = scene
+            .records(&options.tier_topic(TierIndex(tier)).unwrap(), 0)
+            .await;
         assert_eq!(hops.len(), count);
         for (n, hop) in hops.iter().enumerate() {
             assert_eq!(header(hop, "x-eventbus-retry-tier"), tier.to_string());
             assert_eq!(header(hop, "x-eventbus-retry-attempt"), (n + 1).to_string());
             assert_eq!(header(hop, "x-tidegate-group"), options.group.as_str());
             let attempts = 3 + (tier as usize - 1) * 9 + n * 3;
-            assert_eq!(header(hop, "x-eventbus-total-attempts"), attempts.to_string());
+            assert_eq!(
+                header(hop, "x-eventbus-total-attempts"),
+                attempts.to_string()
+            );
         }
     }
     if let Some(model) = &scene.model {
@@ -78,13 +92,22 @@ pub(crate) async fn c23_a_record_is_not_handled_before_its_time(scene: Scene) {
         scene.send(&topic, 0, &[value]).await;
         scene.env.clock.sleep(Duration::from_millis(40)).await;
     }
-    scene.until("all are done", || script.calls().len() == 6).await;
+    scene
+        .until("all are done", || script.calls().len() == 6)
+        .await;
     connector.stop("orders").await.unwrap();
     for value in ["a", "b", "c"] {
-        let at: Vec<Duration> =
-            script.calls().iter().filter(|call| call.value == value).map(|call| call.at).collect();
+        let at: Vec<Duration> = script
+            .calls()
+            .iter()
+            .filter(|call| call.value == value)
+            .map(|call| call.at)
+            .collect();
         let waited = at[1] - at[0];
-        assert!(waited >= Duration::from_millis(299), "{value} waited {waited:?}");
+        assert!(
+            waited >= Duration::from_millis(299),
+            "{value} waited {waited:?}"
+        );
         assert!(waited < Duration::from_secs(5), "{value} waited {waited:?}");
     }
 }
@@ -104,12 +127,22 @@ pub(crate) async fn c25_codes_decide_about_the_way(scene: Scene) {
     scene.send(&topic, 0, &["rule", "never", "down"]).await;
     let connector = scene.start(options.clone(), handler).await;
     let letters = scene.until_letters(&options, 2).await;
-    scene.until("the tier had it", || script.count("down") == 2).await;
+    scene
+        .until("the tier had it", || script.count("down") == 2)
+        .await;
     connector.stop("orders").await.unwrap();
-    assert!(letters.iter().all(|letter| letter.reason == Reason::NonRetryable));
+    assert!(
+        letters
+            .iter()
+            .all(|letter| letter.reason == Reason::NonRetryable)
+    );
     assert_eq!((script.count("rule"), script.count("never")), (1, 1));
-    let tiers: Vec<u32> =
-        script.calls().iter().filter(|call| call.value == "down").map(|call| call.tier).collect();
+    let tiers: Vec<u32> = script
+        .calls()
+        .iter()
+        .filter(|call| call.value == "down")
+        .map(|call| call.tier)
+        .collect();
     assert_eq!(tiers, [0, 3]);
 }
 
@@ -120,7 +153,10 @@ pub(crate) async fn c26_c28_origin_and_bytes_are_kept(scene: Scene) {
     let script = Script::new(&scene);
     let handler = script.answers(|_| transient("timeout.read"));
     let id: EventId = "019a8f3e-5c00-7abc-8def-0123456789ab".parse().unwrap();
-    let tombstone = Record::tombstone().key(b"\xff\x00".to_vec()).event_id(id).header("x-other", b"\xfe");
+    let tombstone = Record::tombstone()
+        .key(b"\xff\x00".to_vec())
+        .event_id(id)
+        .header("x-other", b"\xfe");
     let empty = Record::new("").key("k");
     let appends = [tombstone, empty].map(|record| Append::new(topic.clone(), record).partition(0));
     scene.log.append(appends.to_vec()).await.unwrap();
@@ -128,12 +164,22 @@ pub(crate) async fn c26_c28_origin_and_bytes_are_kept(scene: Scene) {
     let letters = scene.until_letters(&options, 2).await;
     connector.stop("orders").await.unwrap();
     let dead = letters.iter().find(|letter| letter.event_id == id).unwrap();
-    assert_eq!((dead.value.clone(), dead.key.clone()), (None, Some((&b"\xff\x00"[..]).into())));
+    assert_eq!(
+        (dead.value.clone(), dead.key.clone()),
+        (None, Some((&b"\xff\x00"[..]).into()))
+    );
     assert_eq!(dead.headers.len(), 1, "{:?}", dead.headers);
     assert_eq!(dead.headers[0].value.as_deref(), Some(&b"\xfe"[..]));
-    assert_eq!((dead.origin.offset.0, dead.origin.topic.clone()), (0, topic.clone()));
+    assert_eq!(
+        (dead.origin.offset.0, dead.origin.topic.clone()),
+        (0, topic.clone())
+    );
     let other = letters.iter().find(|letter| letter.event_id != id).unwrap();
-    assert_eq!(other.value.as_deref(), Some(&b""[..]), "empty is not absent");
+    assert_eq!(
+        other.value.as_deref(),
+        Some(&b""[..]),
+        "empty is not absent"
+    );
     assert_eq!(by_id(&letters).len(), 2);
 }
 
@@ -143,7 +189,9 @@ pub(crate) async fn c30_an_undecodable_record_is_a_dead_letter_at_once(scene: Sc
     options.value_format = PayloadFormat::Json;
     let script = Script::new(&scene);
     scene.send(&topic, 0, &["{}", "{", "7"]).await;
-    let connector = scene.start(options.clone(), script.answers(|_| Ok(()))).await;
+    let connector = scene
+        .start(options.clone(), script.answers(|_| Ok(())))
+        .await;
     let letters = scene.until_letters(&options, 1).await;
     scene.until_committed(&options.group, &topic, 3).await;
     connector.stop("orders").await.unwrap();
@@ -169,7 +217,9 @@ pub(crate) async fn c32_strict_order_has_no_tiers_and_keeps_the_record(scene: Sc
     scene.send(&topic, 0, &["a", "b", "c"]).await;
     let connector = scene.start(options.clone(), handler).await;
     scene
-        .until("it pauses", || connector.state("orders").unwrap() == ContainerState::Paused)
+        .until("it pauses", || {
+            connector.state("orders").unwrap() == ContainerState::Paused
+        })
         .await;
     assert_eq!(script.values(), ["a", "b", "b", "b"]);
     assert_eq!(scene.letters(&options).await, []);
@@ -181,8 +231,10 @@ pub(crate) async fn c32_strict_order_has_no_tiers_and_keeps_the_record(scene: Sc
     scene.until_committed(&group, &topic, 3).await;
     connector.stop("orders").await.unwrap();
     let last = script.calls();
-    let values: Vec<(&str, u32)> =
-        last[4..].iter().map(|call| (call.value.as_str(), call.attempt)).collect();
+    let values: Vec<(&str, u32)> = last[4..]
+        .iter()
+        .map(|call| (call.value.as_str(), call.attempt))
+        .collect();
     assert_eq!(values, [("b", 1), ("c", 1)], "it begins again at attempt 1");
 }
 
@@ -196,7 +248,9 @@ pub(crate) async fn two_groups_share_the_tiers_of_a_topic(scene: Scene) {
     let (one, two) = (Script::new(&scene), Script::new(&scene));
     let connector = Connector::new(Arc::clone(&scene.log), &scene.env);
     let handler = one.answers(|_| transient("timeout.read"));
-    connector.register(Binding::new(failing.clone(), handler)).unwrap();
+    connector
+        .register(Binding::new(failing.clone(), handler))
+        .unwrap();
     let calm = Binding::new(other.clone(), two.answers(|_| Ok(())));
     connector.register(calm).unwrap();
     connector.start("orders").await.unwrap();
@@ -207,10 +261,16 @@ pub(crate) async fn two_groups_share_the_tiers_of_a_topic(scene: Scene) {
     // The other group passes the tier without calling its handler.
     let tier = failing.tier_topic(TierIndex(1)).unwrap();
     let last = scene.records(&tier, 0).await.last().unwrap().offset.0;
-    scene.until_passed(&other.tier_group(TierIndex(1)).unwrap(), &tier, last).await;
+    scene
+        .until_passed(&other.tier_group(TierIndex(1)).unwrap(), &tier, last)
+        .await;
     connector.shutdown().await;
     assert_eq!(two.values(), ["a", "b"]);
-    assert!(letters.iter().all(|letter| letter.group.as_ref() == Some(&failing.group)));
+    assert!(
+        letters
+            .iter()
+            .all(|letter| letter.group.as_ref() == Some(&failing.group))
+    );
 }
 
 pub(crate) async fn dead_letters_are_told_to_their_handler(scene: Scene) {
@@ -220,22 +280,31 @@ pub(crate) async fn dead_letters_are_told_to_their_handler(scene: Scene) {
     let script = Script::new(&scene);
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
-    let binding = Binding::new(options.clone(), script.answers(|_| permanent("business.rule")));
+    let binding = Binding::new(
+        options.clone(),
+        script.answers(|_| permanent("business.rule")),
+    );
     let binding = binding.on_dead_letter(move |letter| {
-        tell.lock().push((text(letter.letter.value.as_ref()), letter.letter.reason));
+        tell.lock()
+            .push((text(letter.letter.value.as_ref()), letter.letter.reason));
         async { Ok(()) }
     });
     let connector = Connector::new(Arc::clone(&scene.log), &scene.env);
     connector.register(binding).unwrap();
     connector.start("orders").await.unwrap();
     scene.send(&topic, 0, &["a", "b"]).await;
-    scene.until("both are told", || told.lock().len() >= 2).await;
+    scene
+        .until("both are told", || told.lock().len() >= 2)
+        .await;
     connector.stop("orders").await.unwrap();
     let told = told.lock().clone();
-    assert_eq!(told[..2], [
-        ("a".to_owned(), Reason::NonRetryable),
-        ("b".to_owned(), Reason::NonRetryable),
-    ]);
+    assert_eq!(
+        told[..2],
+        [
+            ("a".to_owned(), Reason::NonRetryable),
+            ("b".to_owned(), Reason::NonRetryable),
+        ]
+    );
 }
 
 pub(crate) async fn outputs_are_written_with_the_offset(scene: Scene) {
@@ -260,7 +329,9 @@ pub(crate) async fn outputs_are_written_with_the_offset(scene: Scene) {
     scene.until_committed(&group, &topic, 2).await;
     connector.stop("orders").await.unwrap();
     let written = scene.records(&out, 0).await;
-    let values: Vec<String> =
-        written.iter().map(|stored| text(stored.record.value.as_ref())).collect();
+    let values: Vec<String> = written
+        .iter()
+        .map(|stored| text(stored.record.value.as_ref()))
+        .collect();
     assert_eq!(values, ["out-a", "out-b"]);
 }
