@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate_core::{Code, GroupName, Offset, Partition, Topic, error_chain};
 use tidegate_log::{
-    Append, Batch, Committed, Join, Log, LogError, LogFuture, PartitionDescription, Read,
-    RecordPosition, Session, TopicConfig, TopicDescription, TopicPartition,
+    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, PartitionDescription,
+    Read, RecordPosition, Session, TopicConfig, TopicDescription, TopicPartition,
 };
 
 use crate::process::{ClientError, ProcessClient};
@@ -223,6 +223,10 @@ impl Log for RemoteLog {
         _: &'a [TopicPartition],
     ) -> LogFuture<'a, Vec<Option<Committed>>> {
         Box::pin(async { not_here("to read committed offsets") })
+    }
+
+    fn group_books<'a>(&'a self, _: &'a [(GroupName, Topic)]) -> LogFuture<'a, Vec<GroupSnapshot>> {
+        Box::pin(async { not_here("to tell the books of groups") })
     }
 
     fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {

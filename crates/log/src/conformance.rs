@@ -13,6 +13,7 @@ pub mod fences;
 pub mod groups;
 pub mod lost_answers;
 mod member;
+pub mod owned;
 pub mod pauses;
 pub mod reads;
 pub mod rebalances;

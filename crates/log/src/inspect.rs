@@ -5,6 +5,7 @@ mod find;
 #[cfg(feature = "kafka")]
 mod kafka_accounts;
 mod lag;
+mod owned;
 #[cfg(test)]
 #[cfg(feature = "kafka")]
 mod tests;
@@ -21,6 +22,7 @@ use tidegate_core::{
 };
 
 pub use directory::LogDirectory;
+pub use owned::{NoMarks, OwnedAudit, OwnedGroup, SettledMarks};
 
 use crate::embedded::{self, EmbeddedLog, UnknownLoss};
 use crate::error::LogError;
@@ -41,7 +43,12 @@ const JOURNAL: &str = "(journal)";
 #[derive(Debug, Clone)]
 pub enum OpenLog {
     /// In a directory.
-    Embedded(EmbeddedLog),
+    Embedded {
+        /// The log.
+        log: EmbeddedLog,
+        /// Groups for which other components answer.
+        owned: Vec<OwnedGroup>,
+    },
     /// On a cluster.
     #[cfg(feature = "kafka")]
     Kafka {
@@ -61,6 +68,8 @@ pub struct LogScope {
     pub groups: Vec<GroupName>,
     /// Which of them read which topic.
     pub bindings: BTreeSet<(Topic, GroupName)>,
+    /// Groups for which other components answer.
+    pub owned: Vec<OwnedGroup>,
 }
 
 impl OpenLog {
@@ -78,7 +87,9 @@ impl OpenLog {
             LogBackend::Embedded(config) => {
                 let mut config = (**config).clone();
                 config.answers_at = answers_at;
-                Ok(Self::Embedded(EmbeddedLog::open(env, config)?))
+                let log = EmbeddedLog::open(env, config)?;
+                let owned = options.owned.clone();
+                Ok(Self::Embedded { log, owned })
             }
             #[cfg(feature = "kafka")]
             LogBackend::Kafka(config) => {
@@ -88,6 +99,7 @@ impl OpenLog {
                     topics: options.topics.keys().cloned().collect(),
                     groups: groups.into_iter().collect(),
                     bindings: options.bindings.iter().cloned().collect(),
+                    owned: options.owned.clone(),
                 };
                 let log = KafkaLog::connect((**config).clone(), env.fork("kafka")).await?;
                 Ok(Self::Kafka { log, scope })
@@ -116,7 +128,7 @@ impl OpenLog {
     /// have a say in them, so those of an existing topic stay.
     async fn make(&self, topics: &BTreeMap<Topic, TopicConfig>) -> Result<(), LogError> {
         match self {
-            Self::Embedded(log) => {
+            Self::Embedded { log, .. } => {
                 let topics: Vec<_> = topics.clone().into_iter().collect();
                 log.storage().create_topics(&topics).await
             }
@@ -139,7 +151,7 @@ impl OpenLog {
     #[must_use]
     pub fn log(&self) -> Arc<dyn Log> {
         match self {
-            Self::Embedded(log) => Arc::new(log.clone()),
+            Self::Embedded { log, .. } => Arc::new(log.clone()),
             #[cfg(feature = "kafka")]
             Self::Kafka { log, .. } => Arc::new(log.clone()),
         }
@@ -148,9 +160,10 @@ impl OpenLog {
     /// The books of all topics and groups, without a recount.
     async fn accounts(&self) -> Result<Vec<ComponentAccount>, LogError> {
         match self {
-            Self::Embedded(log) => {
+            Self::Embedded { log, owned } => {
                 let books = log.storage().books().into_iter();
                 Ok(books
+                    .filter(|kept| !owned::has(owned, &kept.topic, kept.group.as_ref()))
                     .map(|kept| account(&kept.topic, kept.group.as_ref(), &kept.books))
                     .collect())
             }
@@ -162,8 +175,9 @@ impl OpenLog {
     /// Counts all topics and compares that with the books.
     async fn audit(&self) -> Result<Vec<Audited>, LogError> {
         match self {
-            Self::Embedded(log) => {
-                let counted = log.storage().audit().await?;
+            Self::Embedded { log, owned } => {
+                let mut counted = log.storage().audit().await?;
+                counted.retain(|found| !owned::has(owned, &found.topic, found.group.as_ref()));
                 Ok(audited(counted, log.storage().unknown_loss().as_ref()))
             }
             #[cfg(feature = "kafka")]
@@ -183,7 +197,7 @@ impl OpenLog {
     /// Which groups are known to read which topics, where they began, and what they have posted.
     fn readers(&self) -> Readers {
         match self {
-            Self::Embedded(log) => {
+            Self::Embedded { log, .. } => {
                 let books = log.storage().books().into_iter();
                 let groups = books.filter_map(|kept| {
                     let reader = TopicReader {
@@ -209,7 +223,7 @@ impl OpenLog {
     /// The part that is looked at, where that is not everything.
     fn scope(&self) -> Option<LogScope> {
         match self {
-            Self::Embedded(_) => None,
+            Self::Embedded { .. } => None,
             #[cfg(feature = "kafka")]
             Self::Kafka { scope, .. } => Some(scope.clone()),
         }
@@ -218,11 +232,15 @@ impl OpenLog {
     /// A log that has no room is ready for everything but appends, which are refused by name.
     async fn health(&self) -> HealthFinding {
         match self {
-            Self::Embedded(log) => match (log.storage().stopped(), log.storage().no_room()) {
-                (Some(why), _) => HealthFinding::down(why),
-                (None, Some(why)) => HealthFinding::degraded(format!("appends are refused: {why}")),
-                (None, None) => HealthFinding::up(),
-            },
+            Self::Embedded { log, .. } => {
+                match (log.storage().stopped(), log.storage().no_room()) {
+                    (Some(why), _) => HealthFinding::down(why),
+                    (None, Some(why)) => {
+                        HealthFinding::degraded(format!("appends are refused: {why}"))
+                    }
+                    (None, None) => HealthFinding::up(),
+                }
+            }
             // A broker that answers is there.
             #[cfg(feature = "kafka")]
             Self::Kafka { log, .. } => match log.topics().await {
@@ -235,7 +253,7 @@ impl OpenLog {
     /// Ends every session, and returns when the directory is whole and free for the next process.
     pub async fn close(&self) {
         match self {
-            Self::Embedded(log) => log.close().await,
+            Self::Embedded { log, .. } => log.close().await,
             #[cfg(feature = "kafka")]
             Self::Kafka { .. } => {}
         }

@@ -45,6 +45,7 @@ use tidegate_core::env::{Clock, Entropy, Env, Spawn};
 use tidegate_core::{GroupName, Mutex, Offset, Topic};
 
 use crate::error::LogError;
+use crate::group_snapshot::GroupSnapshot;
 use crate::port::{Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
@@ -429,6 +430,19 @@ impl Log for KafkaLog {
                 .into_iter()
                 .map(|found| found.map(|(_, committed)| committed))
                 .collect())
+        })
+    }
+
+    fn group_books<'a>(
+        &'a self,
+        asked: &'a [(GroupName, Topic)],
+    ) -> LogFuture<'a, Vec<GroupSnapshot>> {
+        Box::pin(async move {
+            let mut found = Vec::with_capacity(asked.len());
+            for (group, topic) in asked {
+                found.push(recount::snapshot(self, group, topic).await?);
+            }
+            Ok(found)
         })
     }
 

@@ -16,6 +16,7 @@ mod commit_order_tests;
 pub mod conformance;
 pub mod embedded;
 mod error;
+mod group_snapshot;
 pub mod inspect;
 #[cfg(test)]
 mod interleavings;
@@ -30,7 +31,10 @@ mod topic;
 
 pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedStorage};
 pub use error::LogError;
-pub use inspect::{LogComponent, LogDirectory, OpenLog};
+pub use group_snapshot::{GroupSnapshot, PartitionProgress, SettledSince};
+pub use inspect::{
+    LogComponent, LogDirectory, NoMarks, OpenLog, OwnedAudit, OwnedGroup, SettledMarks,
+};
 pub use options::{LogBackend, LogOptions};
 pub use port::{
     Append, Assignment, Batch, Commit, Committed, Fence, Join, Lag, Log, LogFuture, MAX_METADATA,

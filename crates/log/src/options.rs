@@ -6,6 +6,7 @@ use std::path::Path;
 use tidegate_core::{GroupName, Topic};
 
 use crate::embedded::EmbeddedConfig;
+use crate::inspect::OwnedGroup;
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaConfig;
 use crate::topic::TopicConfig;
@@ -20,6 +21,8 @@ pub struct LogOptions {
     /// Which groups read which topics by the bindings. A cluster has others, which are no business of
     /// ours.
     pub bindings: Vec<(Topic, GroupName)>,
+    /// Groups for which other components answer in ledger and audit, with their tiers and dead letters.
+    pub owned: Vec<OwnedGroup>,
 }
 
 /// Where the log is.
@@ -151,6 +154,7 @@ mod from_config {
                 backend,
                 topics: topics.collect::<Result<_, Box<Problem>>>()?,
                 bindings: bindings.collect(),
+                owned: Vec::new(),
             })
         }
     }

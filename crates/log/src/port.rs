@@ -35,6 +35,7 @@ use tidegate_core::books::Posting;
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 
 use crate::error::LogError;
+use crate::group_snapshot::GroupSnapshot;
 use crate::record::{Record, StoredRecord, TopicPartition, partition_of};
 use crate::topic::{TopicConfig, TopicDescription};
 
@@ -43,7 +44,7 @@ pub type LogFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LogError>> + S
 
 /// Longest metadata of a committed offset, in bytes of printable ASCII. A broker takes 4,096 by
 /// default; the books need the rest.
-pub const MAX_METADATA: usize = 3_840;
+pub const MAX_METADATA: usize = 3_328;
 
 /// Topics of partitions of records.
 pub trait Log: Send + Sync + fmt::Debug {
@@ -114,6 +115,13 @@ pub trait Log: Send + Sync + fmt::Debug {
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
     ) -> LogFuture<'a, Vec<Option<Committed>>>;
+
+    /// The books of groups on topics and the offsets that belong to them, in the order asked. The embedded
+    /// log answers for all of them at one cut. Whatever is not there is answered for as if it had just begun.
+    fn group_books<'a>(
+        &'a self,
+        asked: &'a [(GroupName, Topic)],
+    ) -> LogFuture<'a, Vec<GroupSnapshot>>;
 
     /// Every group that is registered (it was joined once), sorted.
     fn groups(&self) -> LogFuture<'_, Vec<GroupName>>;
@@ -399,7 +407,7 @@ pub struct Join {
     pub instance: Option<String>,
     /// Where to start without a committed offset.
     pub start: StartAt,
-    /// What this member is called in logs: on Kafka its client id and the name of its threads. It need not be
+    /// The name of this member in logs: on Kafka its client id and the name of its threads. It need not be
     /// unique.
     pub name: Option<String>,
     /// Records handed out at once.

@@ -12,8 +12,8 @@ use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Mutex, Offset, Topic};
 use tidegate_log::local::LocalLog;
 use tidegate_log::{
-    Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session, TopicConfig,
-    TopicDescription, TopicPartition,
+    Append, Batch, Committed, GroupSnapshot, Join, Log, LogFuture, Read, RecordPosition, Session,
+    TopicConfig, TopicDescription, TopicPartition,
 };
 
 pub use faults::{LogFault, LogRates};
@@ -182,6 +182,13 @@ impl Log for SimLog {
         partitions: &'a [TopicPartition],
     ) -> LogFuture<'a, Vec<Option<Committed>>> {
         Box::pin(async move { self.present().committed(group, partitions).await })
+    }
+
+    fn group_books<'a>(
+        &'a self,
+        asked: &'a [(GroupName, Topic)],
+    ) -> LogFuture<'a, Vec<GroupSnapshot>> {
+        Box::pin(async move { self.present().group_books(asked).await })
     }
 
     fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {

@@ -78,7 +78,7 @@ impl Part for LogPart {
             if let Some(loss) = embedded::unknown_loss(&*env.disk, dir)? {
                 say(&format!("journal: {loss}"));
             }
-            let directory = LogDirectory::new(*embedded, env);
+            let directory = LogDirectory::new(*embedded, env).without(options.owned);
             inspection.components.push(Arc::new(directory));
             Ok(())
         })

@@ -1,10 +1,12 @@
 //! Rules of the books: what postings say of a group on a topic, and the records say the same.
 
-use tidegate_core::books::{Place, Tally};
+use std::collections::BTreeMap;
+
+use tidegate_core::books::{Place, Tally, postings};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use super::member::Member;
-use super::scene::{Scene, append_to, code, once};
+use super::scene::{Account, Scene, append_to, code, once};
 use crate::{
     Append, Commit, Fence, Join, LogFuture, MAX_METADATA, OffsetCommit, RecordPosition, StartAt,
     TopicPartition,
@@ -374,4 +376,46 @@ pub async fn records_before_the_start_of_a_group_are_not_in_its_books(scene: Sce
     second.commit(Vec::new(), settled).await.unwrap();
     assert_eq!(scene.settled(&group, &topic).await, tally(&events));
     assert_eq!(second.count(), 3, "nothing from before the start");
+}
+
+/// The books tell where the events went, place by place, also after a move from one place to another and
+/// for the next owner. A tally that falls to nothing leaves no trace.
+pub async fn each_place_has_a_tally_of_its_own(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let (at, events) = (&all[0], &events[0]);
+    let places = [
+        Place::Delivered,
+        Place::Retrying,
+        Place::Parked,
+        Place::DeadLettered,
+        Place::Lost(Account::LOST),
+    ];
+    for (index, place) in places.iter().enumerate() {
+        let one = vec![member.settling(at, &events[index..=index], place.clone())];
+        member.commit(Vec::new(), one).await.unwrap();
+    }
+    let one = |index: usize| tally(&events[index..=index]);
+    let each = places.into_iter().enumerate();
+    let mut expected: BTreeMap<Place, Tally> =
+        each.map(|(index, place)| (place, one(index))).collect();
+    assert_eq!(scene.places(&group, &at.topic).await, expected);
+    // The parked one is given up on: its offset was committed before.
+    let parked = [events[2].1];
+    let moved = OffsetCommit {
+        postings: postings(parked, Some(Place::Parked), Some(Place::DeadLettered)),
+        ..member.offset(at, Offset(events[4].0.0 + 1), "moved")
+    };
+    member.commit(Vec::new(), vec![moved]).await.unwrap();
+    expected.remove(&Place::Parked);
+    expected.insert(Place::DeadLettered, one(2).plus(one(3)));
+    assert_eq!(scene.places(&group, &at.topic).await, expected);
+    member.session.close().await.unwrap();
+    drop(member);
+    let scene = scene.reopened().await;
+    let mut next = scene.join(&group, &at.topic).await;
+    next.until_owning(2).await;
+    let rest = vec![next.settling(at, &events[5..], Place::Delivered)];
+    next.commit(Vec::new(), rest).await.unwrap();
+    expected.insert(Place::Delivered, one(0).plus(tally(&events[5..])));
+    assert_eq!(scene.places(&group, &at.topic).await, expected);
 }

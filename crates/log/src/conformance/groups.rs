@@ -302,3 +302,24 @@ pub async fn closing_ends_a_waiting_poll(scene: Scene) {
     closed.unwrap();
     assert_eq!(code(polled), "log.closed");
 }
+
+/// A buffer smaller than any record holds nothing up, and neither does a name or a short heartbeat.
+pub async fn a_member_with_the_smallest_buffer_gets_everything(scene: Scene) {
+    let topic = scene.topic(2).await;
+    let all = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));
+    for at in &all {
+        scene.append_numbers(at, 20).await;
+    }
+    let join = Join {
+        name: Some("eventbus-orders-retry-1".to_owned()),
+        buffer: Some(1),
+        max_heartbeat: Duration::from_millis(200),
+        ..Join::new(scene.group(), vec![topic])
+    };
+    let mut member = scene.join_as(join).await;
+    member.until_seen(40).await;
+    let expected: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+    for at in &all {
+        assert_eq!(member.values(at), expected);
+    }
+}

@@ -46,6 +46,7 @@ macro_rules! with_log_rules {
                 two_groups_do_not_disturb_each_other,
                 a_group_is_registered_until_it_is_forgotten,
                 a_poll_hands_out_no_more_than_asked_for,
+                a_member_with_the_smallest_buffer_gets_everything,
                 a_canceled_poll_misses_nothing,
                 lag_is_counted_in_records_and_in_time,
                 a_closed_session_says_so,
@@ -95,8 +96,13 @@ macro_rules! with_log_rules {
                 the_outcome_of_a_dropped_commit_is_told_by_the_next_one,
                 a_commit_behind_a_failed_one_holds_up_its_other_partitions,
                 records_passed_without_a_posting_are_missing,
+                each_place_has_a_tally_of_its_own,
                 a_zombie_posts_nothing,
                 records_before_the_start_of_a_group_are_not_in_its_books;
+            owned:
+                the_books_of_a_group_are_the_sum_over_its_groups,
+                records_marked_as_settled_do_not_wait,
+                an_event_that_is_in_no_place_is_named;
             fences:
                 t21_a_zombie_commits_nothing,
                 a_zombie_is_told;

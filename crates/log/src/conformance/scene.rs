@@ -1,5 +1,6 @@
 //! The stage that a rule is played on.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate_core::books::{Books, Place, Tally};
+use tidegate_core::books::{Books, LossReason, Place, Tally};
 use tidegate_core::env::{Clock, Spawn};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 
@@ -74,26 +75,38 @@ pub enum Written {
 pub struct Account {
     /// Records that left the hands of the group, and the sum of their ids.
     pub settled: Tally,
+    /// Where they went, and the sums of their ids.
+    pub places: BTreeMap<Place, Tally>,
     /// Whether a recount of the records agrees.
     pub is_confirmed: bool,
 }
 
 impl Account {
+    /// The reason of losses that rules post.
+    pub const LOST: LossReason = LossReason::from_static("log_retention");
+
     /// The books, beside a recount of them.
     #[must_use]
     pub fn new(books: &Books, is_confirmed: bool) -> Self {
         let mut settled = Tally::default();
+        let mut places = BTreeMap::new();
         for place in [
             Place::Retrying,
             Place::Parked,
             Place::DeadLettered,
             Place::Delivered,
+            Place::Lost(Self::LOST),
         ] {
             let tallies = books.tallies(&place).into_values();
-            settled = tallies.fold(settled, Tally::plus);
+            let there = tallies.fold(Tally::default(), Tally::plus);
+            settled = settled.plus(there);
+            if !there.is_zero() {
+                places.insert(place, there);
+            }
         }
         Self {
             settled,
+            places,
             is_confirmed,
         }
     }
@@ -158,6 +171,13 @@ impl Scene {
         let account = self.stage.account(group, topic).await.unwrap();
         assert!(account.is_confirmed, "books and records agree: {account:?}");
         account.settled
+    }
+
+    /// Where the events of a topic went that a group is done with. The records must say the same.
+    pub async fn places(&self, group: &GroupName, topic: &Topic) -> BTreeMap<Place, Tally> {
+        let account = self.stage.account(group, topic).await.unwrap();
+        assert!(account.is_confirmed, "books and records agree: {account:?}");
+        account.places
     }
 
     /// A fresh name.

@@ -20,9 +20,10 @@ use super::threads::{
     MaintenanceCommand, MaintenanceTask, ReplySender, ThreadCall, WriterCommand, call, run_auditor,
     run_maintenance, run_reader, run_writer,
 };
-use super::topic_books::{TopicBooks, topic_books};
+use super::topic_books::{TopicBooks, group_snapshot, topic_books};
 use super::writer::JournalWriter;
 use crate::error::LogError;
+use crate::group_snapshot::GroupSnapshot;
 use crate::local::{RecordStorage, Write};
 use crate::port::{Batch, Committed, LogFuture, Read, RecordPosition};
 use crate::record::TopicPartition;
@@ -431,6 +432,14 @@ impl RecordStorage for EmbeddedStorage {
             self.call_writer(move |writer| writer.skip(&group, &partitions))
                 .await
         })
+    }
+
+    fn group_books(&self, asked: &[(GroupName, Topic)]) -> Vec<GroupSnapshot> {
+        let state = self.context.state();
+        let asked = asked.iter();
+        asked
+            .map(|(group, topic)| group_snapshot(&state, group, topic))
+            .collect()
     }
 
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {

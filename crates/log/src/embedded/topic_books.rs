@@ -5,6 +5,8 @@ use tidegate_core::{GroupName, Offset, Topic};
 
 use super::audit::group_books;
 use super::state::LogState;
+use crate::group_snapshot::{GroupSnapshot, PartitionProgress};
+use crate::record::TopicPartition;
 
 /// The books of one component: a topic, or a group on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,4 +42,28 @@ pub(super) fn topic_books(state: &LogState) -> Vec<TopicBooks> {
         }
     }
     all
+}
+
+/// The books and offsets of a group on a topic.
+pub(super) fn group_snapshot(state: &LogState, group: &GroupName, topic: &Topic) -> GroupSnapshot {
+    let mut snapshot = GroupSnapshot::empty(group, topic);
+    let Some((number, known)) = state.topic(topic) else {
+        return snapshot;
+    };
+    let progress = state.progress_of(group, number);
+    snapshot.books = group_books(known, &progress);
+    snapshot.posted = progress.posted.clone();
+    snapshot.is_compacted = known.config.compact;
+    for (index, partition) in known.partitions.iter().enumerate() {
+        let number = i32::try_from(index).unwrap_or(i32::MAX);
+        snapshot.partitions.push(PartitionProgress {
+            at: TopicPartition::new(topic.clone(), number),
+            start: Offset(partition.start),
+            end: Offset(partition.end),
+            next: Offset(progress.needs(index).max(partition.start)),
+            committed: progress.committed.get(index).cloned().flatten(),
+            settled: None,
+        });
+    }
+    snapshot
 }

@@ -6,7 +6,7 @@ use tidegate_core::books::{Audited, ComponentAccount};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding};
 
-use super::{NAME, OpenLog, account, audited};
+use super::{NAME, OpenLog, OwnedGroup, account, audited, owned};
 use crate::embedded::{self, EmbeddedConfig, EmbeddedLog, UnknownLoss};
 use crate::error::LogError;
 
@@ -20,6 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct LogDirectory {
     config: EmbeddedConfig,
     env: Env,
+    owned: Vec<OwnedGroup>,
 }
 
 impl LogDirectory {
@@ -27,7 +28,18 @@ impl LogDirectory {
     #[must_use]
     pub fn new(config: EmbeddedConfig, env: &Env) -> Self {
         let env = env.fork("log-directory");
-        Self { config, env }
+        Self {
+            config,
+            env,
+            owned: Vec::new(),
+        }
+    }
+
+    /// Leaves groups out for which other components answer.
+    #[must_use]
+    pub fn without(mut self, owned: Vec<OwnedGroup>) -> Self {
+        self.owned = owned;
+        self
     }
 
     /// Counts the log, again while it seems to lack events and somebody has it who cannot be asked.
@@ -49,7 +61,9 @@ impl LogDirectory {
             self.env.clock.sleep(PAUSE).await;
             last = look()?;
         }
-        Ok(last)
+        let (mut counted, loss) = last;
+        counted.retain(|found| !owned::has(&self.owned, &found.topic, found.group.as_ref()));
+        Ok((counted, loss))
     }
 }
 
@@ -77,7 +91,8 @@ impl Component for LogDirectory {
     fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
         Box::pin(async move {
             let log = EmbeddedLog::open(&self.env, self.config.clone())?;
-            let open = OpenLog::Embedded(log);
+            let owned = self.owned.clone();
+            let open = OpenLog::Embedded { log, owned };
             let found = open.find(id).await;
             open.close().await;
             Ok(found?)

@@ -306,7 +306,13 @@ mod tests {
                 }],
             };
             done.commit(commit).await.unwrap();
-            let found = OpenLog::Embedded(log.clone()).find(id).await.unwrap();
+            let found = OpenLog::Embedded {
+                log: log.clone(),
+                owned: Vec::new(),
+            }
+            .find(id)
+            .await
+            .unwrap();
             // The group that began behind it has nothing to do with it.
             assert_eq!(found.len(), 2, "{found:?}");
             let now = found.last().unwrap();

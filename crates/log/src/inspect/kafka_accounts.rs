@@ -5,7 +5,7 @@ use tidegate_core::books::{
     Audited, Books, Bucket, ComponentAccount, ComponentKind, Place, Tally, difference,
 };
 
-use super::{LogScope, account, account_name};
+use super::{LogScope, account, account_name, owned};
 use crate::error::LogError;
 use crate::kafka::{GroupBooks, KafkaLog, PartitionRecount, recount_group};
 use crate::port::{Committed, Log, Read};
@@ -34,6 +34,9 @@ pub(super) async fn of_kafka(
                 continue;
             }
             is_read = true;
+            if owned::has(&scope.owned, topic, Some(group)) {
+                continue;
+            }
             let kept = log.books(group, &partitions).await?;
             let next = |index: usize| committed.get(index)?.as_ref().map(|done| done.next);
             let waits = waiting(log, &described, next).await?;
@@ -99,9 +102,10 @@ fn kept_by(
     for ((committed, kept), partition) in found {
         let number = partition.partition.0;
         let next = committed.as_ref().map_or(partition.start, |done| done.next);
-        let settled = kept.map_or(0, |kept| i64::try_from(kept.settled()).unwrap_or(i64::MAX));
         let before = span(number, Offset(0), next);
-        add(&mut books, before, Place::Delivered, settled, 0);
+        for (place, tally) in kept.iter().flat_map(|kept| &kept.places) {
+            add(&mut books, before, place.clone(), *tally);
+        }
         wait(&mut books, number, partition.start, partition.end);
     }
     books
@@ -125,6 +129,10 @@ pub(super) async fn audit_kafka(
         };
         let mut is_read = false;
         for group in &groups {
+            if owned::has(&scope.owned, topic, Some(group)) {
+                is_read = true;
+                continue;
+            }
             let recount = recount_group(log, group, topic).await?;
             if recount.partitions.is_empty() {
                 continue;
@@ -167,23 +175,23 @@ fn compare(
     }
     for counted in partitions {
         let number = counted.at.partition.0;
-        let Some(kept) = counted.books.filter(|_| counted.is_verifiable()) else {
+        let Some(kept) = counted.books.as_ref().filter(|_| counted.is_verifiable()) else {
             // The broker removed what the books speak of, or the group keeps none.
-            let settled = counted.books.map(|kept| kept.settled());
+            let settled = counted.books.as_ref().map(GroupBooks::settled);
             let passed = (counted.committed.0 - counted.start.0).max(0);
             unverifiable += settled.unwrap_or(u64::try_from(passed).unwrap_or(0));
             continue;
         };
         unverifiable += kept.earlier;
         let settled = span(number, kept.base, counted.committed);
-        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        let sides = [
-            (&mut books, kept.count, kept.id_sum),
-            (&mut recount, counted.count, counted.id_sum),
-        ];
-        for (side, found, id_sum) in sides {
-            add(side, settled, Place::Delivered, count(found), id_sum);
+        for (place, tally) in &kept.places {
+            add(&mut books, settled, place.clone(), *tally);
+            // The topic tells how many were settled and not where they went. Those that went elsewhere nobody
+            // has looked for.
+            add(&mut recount, settled, place.clone(), *tally);
+            unverifiable += elsewhere(place, *tally);
         }
+        add(&mut recount, settled, Place::Delivered, counted.surplus());
     }
     let missing = difference(&books, &recount);
     Audited::new(name, kind, &books, &recount, missing).unverifiable(unverifiable)
@@ -203,11 +211,25 @@ fn unread(waits: &[PartitionDescription]) -> Books {
 fn wait(books: &mut Books, partition: i32, from: Offset, end: Offset) {
     let queued = (end.0 - from.0).max(0);
     let bucket = span(partition, from, end);
-    add(books, bucket, Place::Queued, queued, 0);
+    let tally = Tally {
+        count: queued,
+        id_sum: 0,
+    };
+    add(books, bucket, Place::Queued, tally);
 }
 
-fn add(books: &mut Books, bucket: Bucket, place: Place, count: i64, id_sum: u128) {
-    books.move_tally(bucket, None, Some(place), Tally { count, id_sum });
+fn add(books: &mut Books, bucket: Bucket, place: Place, tally: Tally) {
+    books.move_tally(bucket, None, Some(place), tally);
+}
+
+/// How many events of a place should be somewhere else than in the topic.
+fn elsewhere(place: &Place, tally: Tally) -> u64 {
+    match place {
+        Place::Retrying | Place::Parked | Place::Spilled | Place::DeadLettered => {
+            u64::try_from(tally.count).unwrap_or(0)
+        }
+        Place::Queued | Place::InFlight | Place::Delivered | Place::Lost(_) => 0,
+    }
 }
 
 /// The bucket of the offsets from `first` up to `end`.
@@ -242,15 +264,22 @@ mod tests {
         }
     }
 
+    fn tally(count: u64) -> Tally {
+        Tally {
+            count: i64::try_from(count).unwrap(),
+            id_sum: u128::from(count) * ID,
+        }
+    }
+
     fn counted(start: i64, in_topic: u64, in_books: u64) -> PartitionRecount {
         PartitionRecount {
             at: TopicPartition::new(Topic::new("t").unwrap(), 0),
             committed: Offset(10),
             books: Some(GroupBooks {
-                base: Offset(5),
                 count: in_books,
                 id_sum: u128::from(in_books) * ID,
-                earlier: 0,
+                places: [(Place::Delivered, tally(in_books))].into(),
+                ..GroupBooks::begin(Offset(5))
             }),
             is_compacted: false,
             start: Offset(start),
@@ -279,9 +308,11 @@ mod tests {
     #[test]
     fn events_settled_before_the_books_began_are_counted_and_unverifiable() {
         let mut counted = counted(0, 5, 5);
-        counted.books.as_mut().unwrap().earlier = 3;
+        let books = counted.books.as_mut().unwrap();
+        books.earlier = 3;
+        books.places = [(Place::Delivered, tally(8))].into();
         let named = ("g@t".to_owned(), ComponentKind::Group);
-        let kept = [counted.books];
+        let kept = [counted.books.clone()];
         let found = compare(named, &[counted], &[waits(0, 10)]);
         assert_eq!((found.unaccounted, found.unverifiable), (0, 3));
         let committed = Committed {
@@ -308,6 +339,33 @@ mod tests {
         let kept = [counted(2, 5, 5).books, None, None];
         let account = kept_by(&three, &[Some(committed), None, None], &kept).account();
         assert_eq!((account.queued, account.delivered), (2 + 12 + 8, 5));
+    }
+
+    #[test]
+    fn each_place_is_shown_and_what_lies_elsewhere_is_unverifiable() {
+        let mut counted = counted(0, 5, 5);
+        let books = counted.books.as_mut().unwrap();
+        books.places = [
+            (Place::Delivered, tally(2)),
+            (Place::Retrying, tally(2)),
+            (Place::DeadLettered, tally(1)),
+        ]
+        .into();
+        let kept = [counted.books.clone()];
+        let named = ("g@t".to_owned(), ComponentKind::Group);
+        let found = compare(named, &[counted], &[waits(0, 10)]);
+        assert_eq!((found.unaccounted, found.unverifiable), (0, 3));
+        let committed = Committed {
+            next: Offset(10),
+            metadata: String::new(),
+        };
+        let account = kept_by(&[waits(0, 10)], &[Some(committed)], &kept).account();
+        assert_eq!(account, found.books);
+        assert_eq!(
+            (account.delivered, account.retrying, account.dead_lettered),
+            (2, 2, 1)
+        );
+        assert_eq!((account.queued, account.accepted), (2, 7));
     }
 
     #[test]

@@ -315,7 +315,10 @@ mod tests {
                 );
                 assert!((found.ratio.unwrap() - ratio).abs() < 0.01, "{found:?}");
             }
-            let opened = OpenLog::Embedded(log.clone());
+            let opened = OpenLog::Embedded {
+                log: log.clone(),
+                owned: Vec::new(),
+            };
             let (found, errors) = look(&log, &*env.clock, None, &opened.readers()).await;
             assert!(errors.is_empty(), "{errors:?}");
             assert_eq!(found.len(), 1);

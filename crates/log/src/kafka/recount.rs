@@ -1,10 +1,13 @@
 //! The second witness of the books: the topic itself.
 
+use tidegate_core::books::Tally;
 use tidegate_core::{GroupName, Offset, Topic};
 
 use crate::error::LogError;
+use crate::group_snapshot::{GroupSnapshot, PartitionProgress, SettledSince};
 use crate::port::{Log, Read};
 use crate::record::TopicPartition;
+use crate::topic::PartitionDescription;
 
 use super::{GroupBooks, KafkaLog};
 
@@ -46,30 +49,40 @@ impl PartitionRecount {
     /// more does.
     #[must_use]
     pub fn is_verifiable(&self) -> bool {
-        let is_thinned = |books: GroupBooks| self.is_compacted && self.count < books.count;
-        self.is_covered() && !self.books.is_some_and(is_thinned)
+        let is_thinned = |books: &GroupBooks| self.is_compacted && self.count < books.count;
+        self.is_covered() && !self.books.as_ref().is_some_and(is_thinned)
     }
 
     /// Whether the topic still begins where the books do, or before.
     fn is_covered(&self) -> bool {
-        self.books.is_some_and(|books| books.base >= self.start)
+        let books = self.books.as_ref();
+        books.is_some_and(|books| books.base >= self.start)
     }
 
     /// Whether books and topic agree. Those that cannot be compared do not disagree.
     #[must_use]
     pub fn agrees(&self) -> bool {
-        let same = |books: GroupBooks| (books.count, books.id_sum) == (self.count, self.id_sum);
-        !self.is_verifiable() || self.books.is_some_and(same)
+        let same = |books: &GroupBooks| (books.count, books.id_sum) == (self.count, self.id_sum);
+        !self.is_verifiable() || self.books.as_ref().is_some_and(same)
+    }
+
+    /// The same as a tally.
+    #[must_use]
+    pub fn surplus(&self) -> Tally {
+        let (count, id_sum) = self.missing();
+        let count = i64::try_from(count).unwrap_or(if count < 0 { i64::MIN } else { i64::MAX });
+        Tally { count, id_sum }
     }
 
     /// The records in the topic that are not in the books: how many, and the sum of their ids,
     /// which for a single one is its id. Negative when the books have more than the topic.
     #[must_use]
     pub fn missing(&self) -> (i128, u128) {
-        let books = self.books.unwrap_or(GroupBooks::begin(self.committed));
+        let books = self.books.as_ref();
+        let (count, id_sum) = books.map_or((0, 0), |books| (books.count, books.id_sum));
         (
-            i128::from(self.count) - i128::from(books.count),
-            self.id_sum.wrapping_sub(books.id_sum),
+            i128::from(self.count) - i128::from(count),
+            self.id_sum.wrapping_sub(id_sum),
         )
     }
 }
@@ -122,11 +135,60 @@ pub async fn recount_group(
     Ok(recount)
 }
 
+/// The books and offsets of a group on a topic, with the range of its partitions as of the same moment.
+pub(super) async fn snapshot(
+    log: &KafkaLog,
+    group: &GroupName,
+    topic: &Topic,
+) -> Result<GroupSnapshot, LogError> {
+    let mut snapshot = GroupSnapshot::empty(group, topic);
+    snapshot.bucket = Some(GroupSnapshot::EVERYTHING);
+    let described = match log.describe(topic).await {
+        Err(LogError::UnknownTopic { .. }) => return Ok(snapshot),
+        described => described?,
+    };
+    snapshot.is_compacted = described.config.compact;
+    let at = |found: &PartitionDescription| TopicPartition {
+        topic: topic.clone(),
+        partition: found.partition,
+    };
+    let partitions: Vec<TopicPartition> = described.partitions.iter().map(at).collect();
+    let found = log.inner.committed(group, &partitions).await?;
+    for ((at, found), partition) in partitions.into_iter().zip(found).zip(&described.partitions) {
+        let (books, committed) = found.unzip();
+        let books = books.flatten();
+        for (place, tally) in books.iter().flat_map(|books| &books.places) {
+            let bucket = GroupSnapshot::EVERYTHING;
+            let posted = &mut snapshot.posted;
+            posted.move_tally(bucket, None, Some(place.clone()), *tally);
+        }
+        let next = committed.as_ref().map(|committed| committed.next);
+        snapshot.partitions.push(PartitionProgress {
+            at,
+            start: partition.start,
+            // Offsets are read behind the range, so that they may lie behind it.
+            end: next.map_or(partition.end, |next| next.max(partition.end)),
+            next: next.unwrap_or(partition.start).max(partition.start),
+            committed,
+            settled: books.map(|books| SettledSince {
+                base: books.base,
+                tally: Tally {
+                    count: i64::try_from(books.count).unwrap_or(i64::MAX),
+                    id_sum: books.id_sum,
+                },
+                earlier: books.earlier,
+            }),
+        });
+    }
+    snapshot.books = snapshot.posted.clone();
+    Ok(snapshot)
+}
+
 async fn count(log: &KafkaLog, counted: &mut PartitionRecount) -> Result<(), LogError> {
-    let Some(books) = counted.books else {
+    let Some(base) = counted.books.as_ref().map(|books| books.base) else {
         return Ok(());
     };
-    let mut from = books.base;
+    let mut from = base;
     while from < counted.committed {
         let batch = log.read(Read::new(counted.at.clone(), from)).await?;
         for stored in &batch.records {
@@ -152,10 +214,9 @@ mod tests {
     #[test]
     fn one_missing_record_is_named_by_the_difference() {
         let books = GroupBooks {
-            base: Offset(5),
             count: 2,
             id_sum: 30,
-            earlier: 0,
+            ..GroupBooks::begin(Offset(5))
         };
         let mut recount = PartitionRecount {
             at: TopicPartition::new(Topic::new("t").unwrap(), 0),
@@ -188,10 +249,9 @@ mod tests {
                 at: TopicPartition::new(Topic::new("t").unwrap(), 0),
                 committed: Offset(8),
                 books: Some(GroupBooks {
-                    base: Offset(5),
                     count: 3,
                     id_sum: 37,
-                    earlier: 0,
+                    ..GroupBooks::begin(Offset(5))
                 }),
                 is_compacted,
                 start: Offset(0),

@@ -49,6 +49,7 @@ use member::GroupMember;
 use poll_thread::PollThread;
 use session_cell::SessionCell;
 use session_state::{SessionEnd, SessionState};
+use transactional_producer::TransactionalProducer;
 
 /// Commits that wait in the queue; a later one waits before it is queued.
 const MAX_QUEUED_COMMITS: usize = 256;
@@ -106,8 +107,11 @@ pub(super) async fn join(inner: &Arc<KafkaInner>, join: Join) -> Result<KafkaSes
     let thread = |usual: &str| join.name.clone().unwrap_or_else(|| usual.to_owned());
     let (committer, poller) = (thread("kafka-commit"), thread("kafka-poll"));
     let (group, max_poll_records) = (join.group.clone(), join.max_poll_records);
-    let commit_thread = CommitThread::new(inner, &member, &cell, line, &join, transactional_id);
-    let poll_thread = PollThread::new(inner, member, &cell, join);
+    let ports = (Arc::clone(&inner.clock), Arc::clone(&inner.spawn));
+    let writer = TransactionalProducer::new(&inner.config, ports, transactional_id, &join);
+    let writer = Arc::new(Mutex::new(writer));
+    let commit_thread = CommitThread::new(inner, &member, &cell, line, &writer);
+    let poll_thread = PollThread::new(inner, member, &cell, (join, writer));
     let committing = Box::pin(async move { commit_thread.run() });
     drop(inner.spawn.spawn_thread(&committer, committing));
     let polling = Box::pin(async move { poll_thread.run() });

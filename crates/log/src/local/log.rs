@@ -15,6 +15,7 @@ use super::reader::{described, existing};
 use super::session::LocalSession;
 use super::storage::{RecordStorage, Write};
 use crate::error::LogError;
+use crate::group_snapshot::GroupSnapshot;
 use crate::port::{
     Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session, StartAt,
 };
@@ -450,6 +451,16 @@ impl<S: RecordStorage + 'static> Log for LocalLog<S> {
                 .iter()
                 .map(|at| storage.committed(group, at))
                 .collect())
+        })
+    }
+
+    fn group_books<'a>(
+        &'a self,
+        asked: &'a [(GroupName, Topic)],
+    ) -> LogFuture<'a, Vec<GroupSnapshot>> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            Ok(self.inner.storage.group_books(asked))
         })
     }
 

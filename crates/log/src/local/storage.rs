@@ -6,6 +6,7 @@ use tidegate_core::books::Posting;
 use tidegate_core::{GroupName, Offset, Topic};
 
 use crate::commit_order::CommitTicket;
+use crate::group_snapshot::GroupSnapshot;
 use crate::port::{Append, Batch, Committed, LogFuture, Read, RecordPosition};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
@@ -62,6 +63,9 @@ pub trait RecordStorage: Send + Sync + fmt::Debug {
 
     /// The committed offset of a group, of writes that are durable.
     fn committed(&self, group: &GroupName, at: &TopicPartition) -> Option<Committed>;
+
+    /// As [`Log::group_books`](crate::Log::group_books), at one cut.
+    fn group_books(&self, asked: &[(GroupName, Topic)]) -> Vec<GroupSnapshot>;
 
     /// Registers a group that reads these topics, durably: from now on retention waits for it.
     /// For partitions where it has committed nothing, that means everything that is there now.

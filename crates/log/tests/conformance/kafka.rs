@@ -144,11 +144,15 @@ impl Stage for Kafka {
             let recount = recount_group(&log, group, topic).await?;
             let mut account = Account::new(&Books::default(), true);
             for partition in &recount.partitions {
-                let books = partition.books.unwrap();
+                let books = partition.books.clone().unwrap();
                 account.settled = account.settled.plus(Tally {
                     count: i64::try_from(books.count).unwrap(),
                     id_sum: books.id_sum,
                 });
+                for (place, tally) in &books.places {
+                    let there = account.places.entry(place.clone()).or_default();
+                    *there = there.plus(*tally);
+                }
                 account.is_confirmed &= partition.is_verifiable() && partition.agrees();
             }
             Ok(account)

@@ -130,7 +130,7 @@ mod needs_kafka {
             }
             let recount = recount_group(&log, &group, &at.topic).await.unwrap();
             let found = &recount.partitions[0];
-            let books = found.books.unwrap();
+            let books = found.books.clone().unwrap();
             assert_eq!((books.base, books.earlier), (Offset(10), 10));
             assert_eq!(books.settled(), 20, "the count never falls");
             assert!(found.is_verifiable() && found.agrees(), "{found:?}");

@@ -3,8 +3,9 @@
 mod needs_kafka {
     use std::time::Duration;
 
-    use rdkafka::ClientConfig;
+    use rdkafka::consumer::{BaseConsumer, Consumer};
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+    use rdkafka::{ClientConfig, TopicPartitionList};
     use tidegate_core::Offset;
     use tidegate_core::books::{Place, postings};
     use tidegate_log::kafka::recount_group;
@@ -137,6 +138,54 @@ mod needs_kafka {
             // The records behind it come, and nothing of it.
             append(&log, &at, 9..10).await;
             until_seen(&*session, &mut seen, 10).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
+    fn a_transaction_that_a_killed_process_left_open_does_not_hold_up_its_successor() {
+        run(async {
+            let log = log().await;
+            let at = TopicPartition::new(topic(&log, 1).await, 0);
+            append(&log, &at, 0..5).await;
+            let group = group();
+            // Its predecessor, of the same name, was killed between the offsets and the end. Left alone, the
+            // broker would tell no offsets of the group for five minutes, which is longer than anybody waits here.
+            let predecessor: BaseProducer = ClientConfig::new()
+                .set("bootstrap.servers", variable("KAFKA_BOOTSTRAP"))
+                .set("transactional.id", format!("tidegate-{group}/a"))
+                .set("transaction.timeout.ms", "300000")
+                .create()
+                .unwrap();
+            predecessor.init_transactions(WAIT).unwrap();
+            let predecessor = Stranger(predecessor);
+            predecessor.begin(&at, 100..103);
+            let member: BaseConsumer = ClientConfig::new()
+                .set("bootstrap.servers", variable("KAFKA_BOOTSTRAP"))
+                .set("group.id", group.as_str())
+                .create()
+                .unwrap();
+            let mut offsets = TopicPartitionList::new();
+            let place = rdkafka::Offset::Offset(3);
+            offsets
+                .add_partition_offset(at.topic.as_str(), 0, place)
+                .unwrap();
+            let as_member = member.group_metadata().unwrap();
+            predecessor
+                .0
+                .send_offsets_to_transaction(&offsets, &as_member, WAIT)
+                .unwrap();
+
+            let join = Join {
+                instance: Some("a".to_owned()),
+                ..Join::new(group.clone(), vec![at.topic.clone()])
+            };
+            let session = log.join(join).await.unwrap();
+            let begun = assigned(&*session).await[&at].clone();
+            assert_eq!((begun.committed, begun.position), (None, Offset(0)));
+            let mut seen = Vec::new();
+            until_seen(&*session, &mut seen, 5).await;
+            assert!(predecessor.0.commit_transaction(WAIT).is_err());
         });
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_core::books::{Books, Tally};
+use tidegate_core::books::{Books, Place, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tidegate_log::local::{GroupOffset, Write};
 use tidegate_log::{
-    Append, Batch, Committed, LogError, PartitionDescription, Read, RecordPosition, StoredRecord,
-    TopicConfig, TopicDescription, TopicPartition,
+    Append, Batch, Committed, GroupSnapshot, LogError, PartitionDescription, PartitionProgress,
+    Read, RecordPosition, StoredRecord, TopicConfig, TopicDescription, TopicPartition,
 };
 
 /// Largest commit, in bytes of its records.
@@ -288,6 +288,45 @@ impl LogModel {
     pub(super) fn books(&self, group: &GroupName, topic: &Topic) -> Books {
         let found = self.books.get(&(group.clone(), topic.clone()));
         found.cloned().unwrap_or_default()
+    }
+
+    /// The books and offsets of a group on a topic.
+    pub(super) fn group_books(
+        &self,
+        cluster: &str,
+        name: &GroupName,
+        topic: &Topic,
+    ) -> GroupSnapshot {
+        let mut snapshot = GroupSnapshot::empty(name, topic);
+        let Some(known) = self.topics.get(topic) else {
+            return snapshot;
+        };
+        let group = self.groups.get(name);
+        snapshot.posted = self.books(name, topic);
+        snapshot.books = snapshot.posted.clone();
+        snapshot.is_compacted = known.config.compact;
+        for (number, partition) in (0..).zip(&known.partitions) {
+            let at = TopicPartition::new(topic.clone(), number);
+            let floor = group.and_then(|group| group.floors.get(&at));
+            let floor = floor.map_or(partition.start, |floor| floor.0);
+            for stored in partition.records.range(floor..).map(|(_, stored)| stored) {
+                let id = stored.event_id(cluster, &at);
+                snapshot.books.move_one(id, None, Some(Place::Queued));
+            }
+            let committed = group.and_then(|group| group.offsets.get(&at)).cloned();
+            let next = committed
+                .as_ref()
+                .map_or(floor, |committed| committed.next.0);
+            snapshot.partitions.push(PartitionProgress {
+                at,
+                start: Offset(partition.start),
+                end: Offset(partition.end),
+                next: Offset(next.max(partition.start)),
+                committed,
+                settled: None,
+            });
+        }
+        snapshot
     }
 
     /// The records of a topic that a group has settled: how many lie between its beginning

@@ -9,8 +9,8 @@ use tidegate_core::env::{Clock, Env, Spawn};
 use tidegate_core::{GroupName, Mutex, Offset, Topic};
 use tidegate_log::local::{GroupOffset, RecordStorage, Write};
 use tidegate_log::{
-    Batch, Committed, LogError, LogFuture, Read, RecordPosition, TopicConfig, TopicDescription,
-    TopicPartition,
+    Batch, Committed, GroupSnapshot, LogError, LogFuture, Read, RecordPosition, TopicConfig,
+    TopicDescription, TopicPartition,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -274,6 +274,14 @@ impl RecordStorage for ModelStorage {
             model.skip_to_end(group, partitions);
             Ok(())
         }))
+    }
+
+    fn group_books(&self, asked: &[(GroupName, Topic)]) -> Vec<GroupSnapshot> {
+        let state = self.state.lock();
+        let asked = asked.iter();
+        asked
+            .map(|(group, topic)| state.model.group_books(self.cluster(), group, topic))
+            .collect()
     }
 
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {

@@ -3,7 +3,7 @@
 use tidegate_core::books::{Books, Place, Posting};
 use tidegate_core::{GroupName, Offset};
 
-use super::LogState;
+use super::{LogState, TopicState};
 use crate::embedded::repair::DAMAGED;
 use crate::embedded::tally::queue_all;
 use crate::port::Committed;
@@ -31,6 +31,16 @@ impl GroupProgress {
         committed.map_or(start, |committed| committed.next.0)
     }
 
+    /// The progress of a group that is registered now.
+    fn begin(topic: &TopicState) -> Self {
+        Self {
+            starts: topic.partitions.iter().map(|p| p.start).collect(),
+            committed: vec![None; topic.partitions.len()],
+            posted: Books::default(),
+            before: gone(&topic.books),
+        }
+    }
+
     /// The group begins at `next` of a partition of which it has committed nothing, and never had
     /// what lies before.
     pub(super) fn skip(&mut self, partition: usize, next: i64, before: &[Posting]) {
@@ -54,12 +64,22 @@ impl LogState {
     pub(super) fn progress(&mut self, group: GroupName, number: u32) -> Option<&mut GroupProgress> {
         let topic = self.topics.get(number as usize)?;
         let by_topic = self.groups.entry(group).or_default();
-        Some(by_topic.entry(number).or_insert_with(|| GroupProgress {
-            starts: topic.partitions.iter().map(|p| p.start).collect(),
-            committed: vec![None; topic.partitions.len()],
-            posted: Books::default(),
-            before: gone(&topic.books),
-        }))
+        Some(
+            by_topic
+                .entry(number)
+                .or_insert_with(|| GroupProgress::begin(topic)),
+        )
+    }
+
+    /// The progress of a group on a topic; that of one which begins now if it is not registered.
+    pub(in crate::embedded) fn progress_of(&self, group: &GroupName, number: u32) -> GroupProgress {
+        let by_topic = self.groups.get(group);
+        let found = by_topic.and_then(|by_topic| by_topic.get(&number));
+        let begin = || {
+            let topic = self.topics.get(number as usize);
+            topic.map(GroupProgress::begin).unwrap_or_default()
+        };
+        found.cloned().unwrap_or_else(begin)
     }
 }
 

@@ -39,6 +39,7 @@ impl Scene {
             topics: vec![topic.clone()],
             groups: vec![group.clone()],
             bindings: [(topic.clone(), group.clone())].into(),
+            owned: Vec::new(),
         };
         Self {
             opened: OpenLog::Kafka {

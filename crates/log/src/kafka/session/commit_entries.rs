@@ -106,7 +106,7 @@ pub(super) fn add(
             });
         }
         offset.check_metadata()?;
-        let before = earlier.map_or(held.books, |entry| entry.books);
+        let before = earlier.map_or(&held.books, |entry| &entry.books).clone();
         let entry = CommitEntry {
             next: offset.next,
             books: before.after(&offset.postings),
@@ -123,7 +123,7 @@ pub(super) fn before(state: &SessionState, entries: &CommitEntries) -> Before {
     let image = |held: &OwnedPartition| {
         Some(CommitEntry {
             next: held.committed?,
-            books: held.books,
+            books: held.books.clone(),
             metadata: held.metadata.clone(),
         })
     };
@@ -169,7 +169,10 @@ fn is_there(entry: Option<&CommitEntry>, found: &FoundOffset) -> bool {
             committed.next == entry.next
                 && committed.metadata == entry.metadata
                 // Without books they begin at the offset.
-                && books.unwrap_or(GroupBooks::begin(committed.next)) == entry.books
+                && match books {
+                    Some(books) => *books == entry.books,
+                    None => GroupBooks::begin(committed.next) == entry.books,
+                }
         }
         (None, Some(_)) | (Some(_), None) => false,
     }
@@ -206,7 +209,7 @@ pub(super) fn list(entries: &CommitEntries) -> Result<TopicPartitionList, KafkaE
     for (at, entry) in entries {
         let mut element = list.add_partition(at.topic.as_str(), at.partition.0);
         element.set_offset(rdkafka::Offset::Offset(entry.next.0))?;
-        element.set_metadata(books::write(entry.books, &entry.metadata));
+        element.set_metadata(books::write(&entry.books, &entry.metadata));
     }
     Ok(list)
 }
@@ -216,7 +219,7 @@ pub(super) fn done(state: &mut SessionState, entries: &CommitEntries) {
     for (at, entry) in entries {
         if let Some(held) = state.held.get_mut(at) {
             held.committed = Some(entry.next);
-            held.books = entry.books;
+            held.books.clone_from(&entry.books);
             held.metadata.clone_from(&entry.metadata);
             held.outcome_unknown = false;
         }
@@ -355,7 +358,7 @@ mod tests {
             next: entry.next,
             metadata: entry.metadata.clone(),
         };
-        Some((Some(entry.books), committed))
+        Some((Some(entry.books.clone()), committed))
     }
 
     #[test]

@@ -23,14 +23,14 @@ use crate::kafka::failure::{self, Meaning};
 use crate::kafka::in_flight::InFlightGuard;
 use crate::kafka::produce::{PendingDeliveries, ProduceBatch};
 use crate::kafka::{KafkaConfig, KafkaInner, groups};
-use crate::port::{Join, OffsetCommit, RecordPosition};
+use crate::port::{OffsetCommit, RecordPosition};
 use crate::record::TopicPartition;
 
 use super::commit_entries::{self, Before, CommitEntries, CommitEvidence};
 use super::member::GroupMember;
 use super::session_cell::SessionCell;
 use super::session_state::SessionEnd;
-use super::transactional_producer::{TransactionFailure, TransactionalProducer};
+use super::transactional_producer::{SharedProducer, TransactionFailure};
 
 /// How long to wait before a request that may succeed later is made again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -119,7 +119,7 @@ pub(super) struct CommitThread {
     clock: Arc<dyn Clock>,
     config: KafkaConfig,
     line: Receiver<CommitJob>,
-    writer: TransactionalProducer,
+    writer: SharedProducer,
     asker: Arc<BaseConsumer<KafkaClientContext>>,
 }
 
@@ -129,8 +129,7 @@ impl CommitThread {
         member: &Arc<GroupMember>,
         cell: &Arc<SessionCell>,
         line: Receiver<CommitJob>,
-        join: &Join,
-        transactional_id: String,
+        writer: &SharedProducer,
     ) -> Self {
         let clock = Arc::clone(&inner.clock);
         let config = inner.config.clone();
@@ -138,12 +137,7 @@ impl CommitThread {
             inner: Arc::downgrade(inner),
             member: Arc::clone(member),
             cell: Arc::clone(cell),
-            writer: TransactionalProducer::new(
-                &config,
-                (Arc::clone(&clock), Arc::clone(&inner.spawn)),
-                transactional_id,
-                join,
-            ),
+            writer: Arc::clone(writer),
             asker: inner.asker(),
             clock,
             config,
@@ -186,7 +180,7 @@ impl CommitThread {
                 }
                 Err(RecvTimeoutError::Timeout) if !self.cell.has_ended() => {
                     let until = self.clock.elapsed() + self.config.request_timeout;
-                    self.writer.clean_up(until);
+                    self.writer.lock().clean_up(until);
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             }
@@ -403,9 +397,9 @@ impl CommitThread {
             .map_err(|error| TransactionFailure::Undone(self.no(&error)))?;
         let cell = &self.cell;
         let is_ours = || holds(cell, &job.offsets);
-        let done = self
-            .writer
-            .write(&self.member, &job.batch, &offsets, job.until, is_ours);
+        let mut writer = self.writer.lock();
+        let done = writer.write(&self.member, &job.batch, &offsets, job.until, is_ours);
+        drop(writer);
         match done {
             Ok(waiting) => self.positions(&waiting, job),
             Err(TransactionFailure::Unknown(why)) => self.find_outcome(before, entries, why, job),
@@ -434,7 +428,7 @@ impl CommitThread {
         job: &CommitJob,
     ) -> Result<Vec<RecordPosition>, TransactionFailure> {
         let until = self.clock.elapsed() + self.config.request_timeout / 2;
-        if entries.is_empty() || !self.writer.clean_up(until) {
+        if entries.is_empty() || !self.writer.lock().clean_up(until) {
             return Err(TransactionFailure::Unknown(why));
         }
         let asked: Vec<TopicPartition> = entries.keys().cloned().collect();
@@ -445,7 +439,7 @@ impl CommitThread {
         };
         match (
             commit_entries::trace(before, entries, &found),
-            self.writer.last(),
+            self.writer.lock().last(),
         ) {
             // The new owner of a partition may have done the same work and written the same.
             (CommitEvidence::Done, Some(waiting)) if self.is_ours(job) => {

@@ -26,6 +26,7 @@ use super::rebalance::Rebalancer;
 use super::session_cell::SessionCell;
 use super::session_state::{ConsumerCommands, SessionEnd};
 use super::stall::{StallAction, StallDetector};
+use super::transactional_producer::SharedProducer;
 
 /// How long one look at the client lasts when nothing comes: also how long a seek or a release waits.
 const POLL: Duration = Duration::from_millis(20);
@@ -72,12 +73,13 @@ impl PollThread {
         inner: &Arc<KafkaInner>,
         member: Arc<GroupMember>,
         cell: &Arc<SessionCell>,
-        join: Join,
+        (join, writer): (Join, SharedProducer),
     ) -> Self {
         let run = join.max_poll_records.clamp(RUN.0, RUN.1);
         let has_one_topic = join.topics.len() == 1;
         let group = join.group.to_string();
-        let moves = Rebalancer::new(inner, Arc::clone(&member), Arc::clone(cell), join);
+        let of = (Arc::clone(&member), Arc::clone(cell));
+        let moves = Rebalancer::new(inner, of, join, writer);
         Self {
             member,
             cell: Arc::clone(cell),

@@ -1,7 +1,7 @@
 //! Rebalances, carried out one after the other without holding up the client's thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, TryRecvError};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use super::member::{GroupMember, RebalanceRequest};
 use super::session_cell::SessionCell;
 use super::session_state::SessionEnd;
 use super::start_offsets::{self, LookupGuard, StartOffset};
+use super::transactional_producer::SharedProducer;
 
 /// How long one look at where to begin may take before what has happened since is considered.
 const LOOK: Duration = Duration::from_secs(5);
@@ -38,6 +39,9 @@ pub(super) struct Rebalancer {
     join: Join,
     fences: Arc<AtomicU64>,
     asker: Arc<BaseConsumer<KafkaClientContext>>,
+    writer: SharedProducer,
+    /// Whether the producer was announced: then nobody waits for it while it writes.
+    is_announced: Arc<AtomicBool>,
     now: Option<RebalanceStep>,
     /// Until then what the group wants back is taken away at once.
     abrupt_until: Duration,
@@ -70,9 +74,9 @@ enum RebalanceStep {
 impl Rebalancer {
     pub(super) fn new(
         inner: &Arc<KafkaInner>,
-        member: Arc<GroupMember>,
-        cell: Arc<SessionCell>,
+        (member, cell): (Arc<GroupMember>, Arc<SessionCell>),
         join: Join,
+        writer: SharedProducer,
     ) -> Self {
         Self {
             member,
@@ -83,6 +87,8 @@ impl Rebalancer {
             join,
             fences: Arc::clone(&inner.fences),
             asker: inner.asker(),
+            writer,
+            is_announced: Arc::default(),
             now: None,
             abrupt_until: Duration::ZERO,
         }
@@ -168,9 +174,19 @@ impl Rebalancer {
         let asker = Arc::clone(&self.asker);
         let wanting = Arc::new(LookupGuard::new());
         let wants = Arc::clone(&wanting);
+        let is_announced = Arc::clone(&self.is_announced);
+        let (writer, until) = (Arc::clone(&self.writer), self.clock.elapsed() + LOOK);
         let task = async move {
             let start = (start, &*wants);
-            let looked = start_offsets::look_up(&member, &asker, &query, &partitions, start);
+            // Before offsets are read: the broker does not tell those of a transaction that is open.
+            let announced = match is_announced.load(Ordering::Acquire) {
+                true => Ok(()),
+                false => writer.lock().announce(until),
+            };
+            is_announced.store(announced.is_ok(), Ordering::Release);
+            drop(writer);
+            let looked = announced
+                .and_then(|()| start_offsets::look_up(&member, &asker, &query, &partitions, start));
             // The client is let go first: whoever hears of this may be about to end it.
             drop(member);
             tell.send(looked).ok();

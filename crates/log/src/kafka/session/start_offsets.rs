@@ -116,7 +116,7 @@ fn begin_at_end(
     for (start, now) in new.zip(now) {
         let entry = CommitEntry {
             next: start.begin.position,
-            books: start.begin.books,
+            books: start.begin.books.clone(),
             metadata: String::new(),
         };
         if let Some((_, committed)) = now {
@@ -166,7 +166,7 @@ fn decide(
         begin: PartitionStart {
             at: at.clone(),
             committed,
-            books: books.unwrap_or(GroupBooks::begin(position)),
+            books: books.unwrap_or_else(|| GroupBooks::begin(position)),
             position,
             stopped,
         },
@@ -236,17 +236,17 @@ mod tests {
     fn where_a_partition_begins() {
         let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
         let books = GroupBooks {
-            base: Offset(3),
             count: 2,
             id_sum: 9,
             earlier: 1,
+            ..GroupBooks::begin(Offset(3))
         };
         let committed = |next| {
             let committed = Committed {
                 next: Offset(next),
                 metadata: String::new(),
             };
-            Some((Some(books), committed))
+            Some((Some(books.clone()), committed))
         };
         // Committed, first and end of the partition, start; position, whether it is there.
         for (found, first, end, start, position, is_there) in [

@@ -15,6 +15,7 @@ use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, Producer};
+use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Spawn};
 
 use crate::error::LogError;
@@ -42,19 +43,25 @@ pub(super) enum TransactionFailure {
     Unknown(String),
 }
 
+/// The producer of a session, which two threads share: that of its commits, and the one that looks up where
+/// to begin and announces it first.
+pub(super) type SharedProducer = Arc<Mutex<TransactionalProducer>>;
+
 /// The transactional producer of a session.
 pub(super) struct TransactionalProducer {
     config: KafkaConfig,
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
     id: String,
-    /// What the member is called, if it has a name.
+    /// The name of the member, if it has one.
     name: Option<String>,
     session: Duration,
     producer: Option<(u64, BaseProducer<Deliveries>)>,
     /// A producer was dropped in the middle of something. Until the next one has announced itself,
     /// readers of the partitions it wrote to wait.
     left_open: bool,
+    /// An earlier process of this name may have left something open.
+    is_new: bool,
     /// The records of the last transaction.
     last: Option<Arc<PendingDeliveries>>,
 }
@@ -75,6 +82,7 @@ impl TransactionalProducer {
             session: join.session_timeout,
             producer: None,
             left_open: false,
+            is_new: join.instance.is_some(),
             last: None,
         }
     }
@@ -90,6 +98,32 @@ impl TransactionalProducer {
             return false;
         }
         !self.left_open
+    }
+
+    /// Ends what an earlier process of this name left open: until then nobody hears what its group has
+    /// committed. A member without a name of its own has no predecessor.
+    ///
+    /// # Errors
+    /// The broker does not answer. One that refuses may still be read from, and says so to the first
+    /// transaction.
+    pub(super) fn announce(&mut self, until: Duration) -> Result<(), LogError> {
+        if !self.is_new {
+            return Ok(());
+        }
+        match self.init_transactions(settings::BATCH_SIZE, until) {
+            Ok(()) => {}
+            Err(TransactionFailure::Undone(error @ LogError::Unavailable { .. })) => {
+                return Err(error);
+            }
+            Err(TransactionFailure::Undone(error)) => {
+                tracing::debug!("a producer cannot be announced: {error}");
+            }
+            Err(TransactionFailure::Redo | TransactionFailure::Unknown(_)) => {
+                return Err(self.config.away("a producer is not announced yet"));
+            }
+        }
+        self.is_new = false;
+        Ok(())
     }
 
     /// Writes records and offsets. `is_ours` says whether what is committed is still ours; it is asked
@@ -156,6 +190,7 @@ impl TransactionalProducer {
             |producer, limit| producer.init_transactions(limit),
         )?;
         self.left_open = false;
+        self.is_new = false;
         Ok(())
     }
 
