@@ -311,23 +311,19 @@ impl RegisteredBinding {
                 running.requests.push(send);
             }
             let name = options.container_name(seat.tier);
-            let work = consume(Arc::clone(context), seat, requests
-            );
+            let work = consume(Arc::clone(context), seat, requests);
             running
                 .tasks
                 .push(context.spawn.spawn(&name, Box::pin(work)));
         }
         let name = format!("eventbus-{}-gauges", options.name);
-        let work = gauges::watch(Arc::clone(context), );
+        let work = gauges::watch(Arc::clone(context));
         running
             .tasks
             .push(context.spawn.spawn(&name, Box::pin(work)));
         if let Some(letters) = &context.letters {
             let (letters, group) = (letters.clone(), options.dlt_group()?);
-            let work = watch_letters(
-                Arc::clone(context),
-                group,
-                letters, );
+            let work = watch_letters(Arc::clone(context), group, letters);
             let name = format!("eventbus-{}-dlt", options.name);
             running
                 .tasks

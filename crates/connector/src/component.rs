@@ -15,7 +15,7 @@ use crate::telemetry;
 
 /// The connector as a component of its process: it starts its bindings, and ends them.
 ///
-/// The books of a binding are those of its group on its topic, which the log keeps.
+/// A binding is one component of the books, `group@topic`: over its topic, its tiers and its dead letters.
 #[derive(Debug)]
 pub struct ConnectorComponent {
     connector: Connector,
@@ -34,7 +34,9 @@ impl ConnectorComponent {
     async fn start_all(&self) {
         let backoff = Backoff::exponential(Duration::from_secs(1), 2.0, Duration::from_secs(30));
         let starts = |name: &String| {
-            self.connector.options(name).is_ok_and(|options| options.auto_startup)
+            self.connector
+                .options(name)
+                .is_ok_and(|options| options.auto_startup)
         };
         let names = self.connector.list().into_iter().map(|view| view.name);
         let mut waiting: Vec<String> = names.filter(starts).collect();
@@ -62,15 +64,15 @@ impl Component for ConnectorComponent {
     }
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
-        Box::pin(async { Ok(Vec::new()) })
+        Box::pin(async { self.connector.books().accounts().await })
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
-        Box::pin(async { Ok(Vec::new()) })
+        Box::pin(async { self.connector.books().audit().await })
     }
 
-    fn locate(&self, _: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
-        Box::pin(async { Ok(Vec::new()) })
+    fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async move { self.connector.books().locate(id).await })
     }
 
     fn health(&self) -> BoxFuture<'_, HealthFinding> {

@@ -11,6 +11,7 @@ use tidegate_core::{HealthFinding, HealthStatus, Mutex, Offset, Partition, Pause
 use tidegate_log::{Log, TopicPartition};
 
 use crate::binding::{Binding, ConnectorPorts, RegisteredBinding};
+use crate::books::BindingBooks;
 use crate::error::ConnectorError;
 use crate::lifecycle::ContainerState;
 use crate::options::BindingOptions;
@@ -210,6 +211,17 @@ impl Connector {
         name: &str,
     ) -> Result<BTreeMap<TopicPartition, Option<i64>>, ConnectorError> {
         Ok(self.find(name)?.positions())
+    }
+
+    /// The books of all bindings.
+    #[must_use]
+    pub fn books(&self) -> BindingBooks {
+        let options = self
+            .all()
+            .iter()
+            .map(|binding| binding.options().clone())
+            .collect();
+        BindingBooks::new(Arc::clone(&self.inner.ports.log), options)
     }
 
     /// All bindings, by name.

@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::BoxFuture;
-use tidegate_core::{
-    Backoff, Classify, EventId, GroupName, Offset, Partition, TierIndex, Topic,
-};
+use tidegate_core::{Backoff, Classify, EventId, GroupName, Offset, Partition, TierIndex, Topic};
 use tidegate_log::{Join, LogError, Session, TopicPartition};
 use tokio::sync::{mpsc, oneshot};
 
@@ -257,10 +255,7 @@ impl Consumer {
         self.binding.clock.elapsed()
     }
 
-    async fn run(
-        &mut self,
-        requests: &mut mpsc::UnboundedReceiver<GiveUpRequest>,
-    ) -> SessionEnd {
+    async fn run(&mut self, requests: &mut mpsc::UnboundedReceiver<GiveUpRequest>) -> SessionEnd {
         let binding = Arc::clone(&self.binding);
         loop {
             let seen = binding.gate.changes().version();

@@ -48,7 +48,10 @@ pub(crate) async fn watch_letters(
             if let Err(error) = ended {
                 tracing::warn!(binding = binding.options.name, %error, "dead letters are not read");
             }
-            binding.clock.sleep(backoff.wait_without_jitter(failures)).await;
+            binding
+                .clock
+                .sleep(backoff.wait_without_jitter(failures))
+                .await;
             failures += 1;
         }
     };

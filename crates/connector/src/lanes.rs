@@ -42,7 +42,9 @@ impl Work {
 
     /// Which delivery within its tier it is, from 1.
     pub(crate) fn delivery(&self) -> u32 {
-        self.history.as_ref().map_or(1, |history| history.rung.delivery)
+        self.history
+            .as_ref()
+            .map_or(1, |history| history.rung.delivery)
     }
 
     fn size(&self) -> usize {
@@ -251,8 +253,10 @@ impl PartitionWork {
         let mut offsets = Vec::new();
         for lane in self.lanes.values_mut() {
             let is_probed = lane.probes.is_some();
-            let (kept, unbegun): (VecDeque<Work>, VecDeque<Work>) =
-                lane.queue.drain(..).partition(|work| work.attempt > 0 || is_probed);
+            let (kept, unbegun): (VecDeque<Work>, VecDeque<Work>) = lane
+                .queue
+                .drain(..)
+                .partition(|work| work.attempt > 0 || is_probed);
             lane.queue = kept;
             for work in unbegun {
                 self.queued -= 1;

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod binding;
+mod books;
 mod built_in;
 mod classify;
 mod commit;
@@ -32,6 +33,7 @@ mod topics;
 mod tracker;
 
 pub use binding::Binding;
+pub use books::{BindingBooks, CommitMarks};
 pub use built_in::{ForwardHandler, LogHandler};
 pub use classify::{ClassifierCodes, ClassifierFn, ExceptionRouting};
 pub use component::ConnectorComponent;

@@ -2,18 +2,24 @@
 
 use std::sync::Arc;
 
+use tidegate_client::RemoteComponent;
 use tidegate_config::{Config, Part as Section};
 use tidegate_connector::{
-    Binding, BindingOptions, BoundHandler, Connector, ConnectorComponent, ConsumedRecord,
-    DltStrategy, ForwardHandler, HandOff, HandlerAnswer, HandlerFailure, HttpHandler, LogHandler,
-    RecordHandler,
+    Binding, BindingBooks, BindingOptions, BoundHandler, Connector, ConnectorComponent,
+    ConsumedRecord, DltStrategy, ForwardHandler, HandOff, HandlerAnswer, HandlerFailure,
+    HttpHandler, LogHandler, RecordHandler,
 };
-use tidegate_core::env::BoxFuture;
-use tidegate_core::{Classify, Code, Failure, Topic};
+use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::env::{BoxFuture, Env};
+use tidegate_core::{
+    Classify, Code, Component, EventId, EventLocation, Failure, HealthFinding, Topic,
+};
+use tidegate_log::{LogBackend, LogOptions, OpenLog};
 use tidegate_queue::{NewEvent, Queue, sql};
 
 use super::{InspectionTargets, Part, Process};
 use crate::args::AuditArgs;
+use crate::log;
 use crate::report::ErrorReport;
 use crate::store::OpenedStore;
 use crate::table;
@@ -48,16 +54,95 @@ impl Part for ConnectorPart {
         })
     }
 
-    fn is_named(&self, _: &AuditArgs) -> bool {
-        false
+    fn is_named(&self, arguments: &AuditArgs) -> bool {
+        arguments.at.dir.is_some()
     }
 
-    /// The books of a binding are those of its group, which the log has.
+    /// A running process answers for its bindings. Otherwise the log is opened for each question.
     fn inspect<'a>(
         &'a self,
-        _: &'a mut InspectionTargets,
+        inspection: &'a mut InspectionTargets,
     ) -> BoxFuture<'a, Result<(), ErrorReport>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            let (at, env) = (&inspection.arguments.at, &inspection.env);
+            let file = &inspection.arguments.spills.file;
+            let (options, config) = log::configured(file, at.dir.as_deref())?;
+            let bindings = BindingOptions::from_config(&config)?;
+            if bindings.is_empty() {
+                return Ok(());
+            }
+            if let LogBackend::Embedded(embedded) = &options.backend {
+                if !log::must_be_there(&embedded.dir, at)? {
+                    return Ok(());
+                }
+                if let Some(client) = log::answering(&embedded.dir, at, &config)? {
+                    let remote = RemoteComponent::new(client, Some("connector"));
+                    inspection.components.push(Arc::new(remote));
+                    return Ok(());
+                }
+            }
+            let env = env.fork("bindings");
+            let offline = OfflineBindings {
+                options,
+                bindings,
+                env,
+            };
+            inspection.components.push(Arc::new(offline));
+            Ok(())
+        })
+    }
+}
+
+/// The bindings of a log that no process answers for.
+#[derive(Debug)]
+struct OfflineBindings {
+    options: LogOptions,
+    bindings: Vec<BindingOptions>,
+    env: Env,
+}
+
+impl OfflineBindings {
+    async fn open(&self) -> Result<(OpenLog, BindingBooks), Failure> {
+        let open = OpenLog::open(&self.options, &self.env, None).await?;
+        let books = BindingBooks::new(open.log(), self.bindings.clone());
+        Ok((open, books))
+    }
+}
+
+impl Component for OfflineBindings {
+    fn name(&self) -> &str {
+        "connector"
+    }
+
+    fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async {
+            let (open, books) = self.open().await?;
+            let accounts = books.accounts().await;
+            open.close().await;
+            accounts
+        })
+    }
+
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async {
+            let (open, books) = self.open().await?;
+            let audited = books.audit().await;
+            open.close().await;
+            audited
+        })
+    }
+
+    fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async move {
+            let (open, books) = self.open().await?;
+            let found = books.locate(id).await;
+            open.close().await;
+            found
+        })
+    }
+
+    fn health(&self) -> BoxFuture<'_, HealthFinding> {
+        Box::pin(async { HealthFinding::up() })
     }
 }
 

@@ -18,8 +18,12 @@ fn c20_the_default_ladder_in_virtual_time() {
         let script = Script::new(&scene);
         scene.send(&topic, 0, &["poison"]).await;
         let began = scene.env.clock.elapsed();
-        let connector =
-            scene.start(options.clone(), script.answers(|_| transient("timeout.read"))).await;
+        let connector = scene
+            .start(
+                options.clone(),
+                script.answers(|_| transient("timeout.read")),
+            )
+            .await;
         while scene.letters(&options).await.is_empty() {
             scene.env.clock.sleep(Duration::from_secs(1)).await;
         }
@@ -56,7 +60,10 @@ fn c43_an_outage_of_an_hour_leaves_the_dead_letters_empty() {
         // Those that went to a tier before the breaker opened come back.
         for tier in 1..=3 {
             let tier = TierIndex(tier);
-            let (group, name) = (options.tier_group(tier).unwrap(), options.tier_topic(tier).unwrap());
+            let (group, name) = (
+                options.tier_group(tier).unwrap(),
+                options.tier_topic(tier).unwrap(),
+            );
             if let Some(last) = scene.records(&name, 0).await.last() {
                 scene.until_passed(&group, &name, last.offset.0).await;
             }
@@ -72,7 +79,11 @@ fn c43_an_outage_of_an_hour_leaves_the_dead_letters_empty() {
 
 #[test]
 fn c24_an_answer_that_is_lost_makes_no_second_copy() {
-    for fault in [LogFault::LoseAnswer, LogFault::LoseRequest, LogFault::Refuse] {
+    for fault in [
+        LogFault::LoseAnswer,
+        LogFault::LoseRequest,
+        LogFault::Refuse,
+    ] {
         on_model(move |scene: Scene| async move {
             let topic = scene.topic("orders", 1).await;
             let mut options = scene.options(&topic);
@@ -94,7 +105,9 @@ fn c24_an_answer_that_is_lost_makes_no_second_copy() {
             });
             let connector = scene.start(options.clone(), handler).await;
             scene.send(&topic, 0, &["a"]).await;
-            scene.until("it is in hand", || script.calls().len() == 1).await;
+            scene
+                .until("it is in hand", || script.calls().len() == 1)
+                .await;
             let model = scene.model.clone().unwrap();
             model.inject(fault);
             is_held.store(false, Ordering::Relaxed);
@@ -130,7 +143,9 @@ fn c07_a_member_that_was_taken_for_dead_commits_nothing() {
         });
         scene.send(&topic, 0, &["a", "bad", "b", "c"]).await;
         let connector = scene.start(options.clone(), handler).await;
-        scene.until("something is in hand", || !script.calls().is_empty()).await;
+        scene
+            .until("something is in hand", || !script.calls().is_empty())
+            .await;
         assert!(scene.model.as_ref().unwrap().expel(&group, 0));
         // It joins again, and everything is handled: nothing is skipped.
         scene.until_committed(&group, &topic, 4).await;

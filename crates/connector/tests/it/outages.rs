@@ -29,13 +29,21 @@ pub(crate) async fn c22_a_missing_dead_letter_topic_keeps_the_record(scene: Scen
     // The records before it need not wait for it.
     scene.until_committed(&group, &topic, 1).await;
     let dlt = options.dlt_topic().unwrap();
-    scene.log.create_topic(&dlt, TopicConfig::new(1)).await.unwrap();
+    scene
+        .log
+        .create_topic(&dlt, TopicConfig::new(1))
+        .await
+        .unwrap();
     let letters = scene.until_letters(&options, 1).await;
     scene.until_committed(&group, &topic, 3).await;
     scene.until("it is well again", || !is_down()).await;
     connector.stop("orders").await.unwrap();
     assert_eq!(letters.len(), 1);
-    assert_eq!(script.values(), ["a", "b", "c"], "it comes back without a restart");
+    assert_eq!(
+        script.values(),
+        ["a", "b", "c"],
+        "it comes back without a restart"
+    );
 }
 
 pub(crate) async fn c11_a_partition_that_was_held_back_flows_when_it_comes_back(scene: Scene) {
@@ -50,7 +58,11 @@ pub(crate) async fn c11_a_partition_that_was_held_back_flows_when_it_comes_back(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     scene.send(&topic, 0, &names).await;
     scene.send(&topic, 1, &names).await;
-    scene.until("it has both", || first.positions("orders").unwrap().len() >= 2).await;
+    scene
+        .until("it has both", || {
+            first.positions("orders").unwrap().len() >= 2
+        })
+        .await;
     scene.env.clock.sleep(Duration::from_millis(200)).await;
     let second = scene.start(options, two.answers(|_| Ok(()))).await;
     let took = || !two.calls().is_empty();
@@ -123,7 +135,10 @@ pub(crate) async fn a_record_that_fits_nowhere_is_kept(scene: Scene) {
     let options = scene.options(&topic);
     let group = options.group.clone();
     let dlt = options.dlt_topic().unwrap();
-    let small = TopicConfig { max_record_size: 600, ..TopicConfig::new(1) };
+    let small = TopicConfig {
+        max_record_size: 600,
+        ..TopicConfig::new(1)
+    };
     scene.log.create_topic(&dlt, small).await.unwrap();
     let script = Script::new(&scene);
     let large = "x".repeat(2_000);
@@ -135,7 +150,11 @@ pub(crate) async fn a_record_that_fits_nowhere_is_kept(scene: Scene) {
     });
     let connector = scene.start(options, handler).await;
     let told = || {
-        let message = connector.binding_health("orders").unwrap().message.unwrap_or_default();
+        let message = connector
+            .binding_health("orders")
+            .unwrap()
+            .message
+            .unwrap_or_default();
         message.contains("takes at most 600")
     };
     scene.until("health names it", told).await;

@@ -23,6 +23,7 @@ macro_rules! rules {
             tiers::c32_strict_order_has_no_tiers_and_keeps_the_record,
             tiers::two_groups_share_the_tiers_of_a_topic,
             tiers::dead_letters_are_told_to_their_handler,
+            tiers::the_books_of_a_binding_agree_with_a_recount,
             tiers::outputs_are_written_with_the_offset,
             breaker::c40_c41_an_open_breaker_keeps_every_record,
             breaker::a07_a_breaker_never_resumes_what_an_operator_paused,

@@ -335,3 +335,54 @@ pub(crate) async fn outputs_are_written_with_the_offset(scene: Scene) {
         .collect();
     assert_eq!(values, ["out-a", "out-b"]);
 }
+
+pub(crate) async fn the_books_of_a_binding_agree_with_a_recount(scene: Scene) {
+    let topic = scene.topic("books", 2).await;
+    let mut options = scene.options(&topic);
+    options.retry.tiers = vec![TierOptions::new(Duration::from_secs(600))];
+    let script = Script::new(&scene);
+    let handler = script.answers(|record| match text(record.value()).as_str() {
+        "wait" => transient("timeout.read"),
+        "dead" => permanent("business.rule"),
+        _ => Ok(()),
+    });
+    scene.send(&topic, 0, &["a", "wait", "dead", "b"]).await;
+    scene.send(&topic, 1, &["c", "wait"]).await;
+    let connector = scene.start(options.clone(), handler).await;
+    scene.until_committed(&options.group, &topic, 4).await;
+    scene
+        .until("both wait", || {
+            script.count("wait") == 6 && script.count("c") == 1
+        })
+        .await;
+    let tier = options.tier_topic(TierIndex(1)).unwrap();
+    while scene.records(&tier, 1).await.is_empty() {
+        scene.env.clock.sleep(Duration::from_millis(5)).await;
+    }
+    connector.stop("orders").await.unwrap();
+    let books = connector.books();
+    let accounts = books.accounts().await.unwrap();
+    let account = &accounts[0].account;
+    let places = (
+        account.queued,
+        account.retrying,
+        account.dead_lettered,
+        account.delivered,
+    );
+    assert_eq!(places, (0, 2, 1, 3), "{account:?}");
+    assert!(account.is_balanced(), "{account:?}");
+    let audited = books.audit().await.unwrap();
+    assert_eq!(
+        (audited[0].unaccounted, audited[0].missing.len()),
+        (0, 0),
+        "{audited:?}"
+    );
+    let hop = scene.records(&tier, 0).await.remove(0);
+    let id = hop.record.headers.event_id().unwrap();
+    let found = books.locate(id).await.unwrap();
+    assert_eq!((found.len(), found[0].attempts), (1, Some(3)), "{found:?}");
+    assert!(found[0].details.contains_key("due"), "{found:?}");
+    let letters = scene.letters(&options).await;
+    let found = books.locate(letters[0].event_id).await.unwrap();
+    assert_eq!(found.last().unwrap().place.to_string(), "dead_lettered");
+}
