@@ -18,6 +18,8 @@ use tidegate_log::Log;
 use tidegate_server::{Routes, ServerBuilder};
 use tidegate_store::{Store, StoreComponent};
 
+pub(crate) use connector::refuse_unhandled;
+
 use crate::args::AuditArgs;
 use crate::report::ErrorReport;
 use crate::store::{self, StoreSettings};

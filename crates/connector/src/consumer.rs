@@ -538,27 +538,26 @@ impl Consumer {
 
     /// Gives an error of a poll its meaning.
     async fn on_poll_error(&mut self, error: LogError) -> Option<SessionEnd> {
-        match error {
-            LogError::Closed | LogError::Stopped { .. } => Some(SessionEnd::Lost(error)),
-            LogError::OutOfRange {
-                ref at,
-                asked,
-                start,
-                ..
-            } => Some(self.lost_records(at.clone(), asked, start).await),
-            LogError::Damaged { ref at, .. } => {
-                tracing::error!(binding = self.binding.options.name, %error, "a partition waits");
-                let why = error.to_string();
-                self.binding.status.lock().damaged.insert(at.clone(), why);
-                None
-            }
-            error => {
-                let (class, binding) = (error.class(), &self.binding.options.name);
-                tracing::warn!(binding, %class, %error, "a poll failed");
-                self.poll_after = self.now() + POLL_PAUSE;
-                None
-            }
+        if matches!(error, LogError::Closed | LogError::Stopped { .. }) {
+            return Some(SessionEnd::Lost(error));
         }
+        if let LogError::OutOfRange {
+            at, asked, start, ..
+        } = error
+        {
+            return Some(self.lost_records(at, asked, start).await);
+        }
+        let binding = &self.binding.options.name;
+        if let LogError::Damaged { at, .. } = &error {
+            tracing::error!(binding, %error, "a partition waits");
+            let (at, why) = (at.clone(), error.to_string());
+            self.binding.status.lock().damaged.insert(at, why);
+            return None;
+        }
+        let class = error.class();
+        tracing::warn!(binding, %class, %error, "a poll failed");
+        self.poll_after = self.now() + POLL_PAUSE;
+        None
     }
 }
 

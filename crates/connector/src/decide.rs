@@ -24,6 +24,8 @@ pub(crate) struct RecordFacts<'a> {
     /// The wait before the next attempt in memory.
     pub(crate) wait: Duration,
     pub(crate) breaker_open: bool,
+    /// Whether the breaker is finding out: a probe that fails says little about the record.
+    pub(crate) is_probing: bool,
     pub(crate) rung: Rung,
     pub(crate) ladder: &'a Ladder,
     pub(crate) ordering: OrderingMode,
@@ -68,6 +70,14 @@ pub(crate) fn route(facts: &RecordFacts<'_>) -> RecordDecision {
         ExceptionRouting::NextTier
         | ExceptionRouting::DeadLetter
         | ExceptionRouting::PauseContainer => facts.ladder.after(facts.rung),
+    };
+    // An outage must not end in the dead letters: until the breaker is closed, the last tier keeps what it has.
+    // A record without tiers goes on, because it would be the probe for ever.
+    let is_kept_in_tier = rung.is_none() && facts.is_probing && facts.rung.tier.0 > 0;
+    let rung = if is_kept_in_tier {
+        Some(facts.rung)
+    } else {
+        rung
     };
     let rung = match facts.batch_failure {
         BatchFailureStrategy::SeekToFailed => rung,
@@ -125,6 +135,7 @@ mod tests {
             attempts: 3,
             wait: WAIT,
             breaker_open: false,
+            is_probing: false,
             rung: Rung::MAIN,
             ladder,
             ordering: OrderingMode::RelaxedInRetry,
@@ -189,6 +200,31 @@ mod tests {
             };
             assert_eq!(route(&facts), RecordDecision::Keep(PauseReason::Breaker));
         }
+    }
+
+    #[test]
+    fn c43_a_failed_probe_never_gives_a_record_up_that_has_a_tier() {
+        let ladder = Ladder(vec![2, 1]);
+        let last = RecordFacts {
+            attempt: 3,
+            rung: rung(2, 1),
+            is_probing: true,
+            ..facts(&ladder)
+        };
+        assert_eq!(route(&last), RecordDecision::Tier(rung(2, 1)));
+        let main = RecordFacts {
+            attempt: 3,
+            is_probing: true,
+            ..facts(&ladder)
+        };
+        assert_eq!(route(&main), RecordDecision::Tier(rung(1, 1)));
+        let none = Ladder::default();
+        let without = RecordFacts {
+            ladder: &none,
+            ..main
+        };
+        let gives_up = RecordDecision::DeadLetter(Reason::RetriesExhausted);
+        assert_eq!(route(&without), gives_up);
     }
 
     #[test]

@@ -196,6 +196,13 @@ impl BindingGate {
             && self.state.lock().breaker.state() == BreakerState::Open
     }
 
+    /// Whether the breaker is finding out whether the other side answers.
+    pub(crate) fn is_half_open(&self) -> bool {
+        self.has_breaker
+            && self.pauses_on_open
+            && self.state.lock().breaker.state() == BreakerState::HalfOpen
+    }
+
     /// Whether the breaker would let a call through now.
     pub(crate) fn has_permits(&self) -> bool {
         if !self.has_breaker || !self.pauses_on_open {

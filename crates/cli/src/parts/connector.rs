@@ -146,6 +146,22 @@ impl Component for OfflineBindings {
     }
 }
 
+/// Refuses bindings without a handler, before anything is opened: this program has no others.
+pub(crate) fn refuse_unhandled(config: &Config) -> Result<(), ErrorReport> {
+    for name in config.names("eventbus.bindings") {
+        let path = format!("eventbus.bindings.{name}");
+        if config.names(&format!("{path}.handler")).is_empty() {
+            return Err(unhandled(config, &path));
+        }
+    }
+    Ok(())
+}
+
+fn unhandled(config: &Config, path: &str) -> ErrorReport {
+    let message = "it has no `handler`, and this program has no other: name `http`, `forward`, `queue` or `log`";
+    config.problem(path, &message).into()
+}
+
 /// The name of this machine, for the identity of static members.
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
@@ -178,8 +194,7 @@ async fn bind(process: &mut Process, mut options: BindingOptions) -> Result<Bind
     } else if config.is_set(&format!("{handler}.log")) {
         BoundHandler::new(LogHandler)
     } else {
-        let message = "has no `handler`, and this program has no other: name `http`, `forward`, `queue` or `log`";
-        return Err(config.problem(&path, &message).into());
+        return Err(unhandled(&config, &path));
     };
     let letters = options.dlt.strategy;
     let binding = Binding::new(options, handler);

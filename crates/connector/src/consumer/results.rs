@@ -43,7 +43,7 @@ impl Consumer {
                     telemetry::attempts(&self.binding.options.name, self.seat.tier, work.attempt);
                     let settled = Settlement {
                         event_id: work.record.event_id(),
-                        moved: Some((self.from_place(), Place::Delivered)),
+                        moved: Some((self.place_before(), Place::Delivered)),
                         appends: outputs,
                         reason: None,
                         delivery: work.delivery(),
@@ -77,7 +77,7 @@ impl Consumer {
     }
 
     /// Where records of this consumer are by the books.
-    pub(super) fn from_place(&self) -> Place {
+    pub(super) fn place_before(&self) -> Place {
         match self.seat.tier.0 {
             0 => Place::Queued,
             _ => Place::Retrying,

@@ -62,6 +62,7 @@ impl Consumer {
             attempts: options.retry.tier0.max_attempts,
             wait: wait.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER)),
             breaker_open: binding.gate.is_breaker_open(),
+            is_probing: binding.gate.is_half_open(),
             rung,
             ladder: &binding.ladder,
             ordering: options.ordering,
@@ -185,7 +186,7 @@ impl Consumer {
         history.fail(work.attempt, &failure, now_ms);
         let (id, group) = (work.record.event_id(), &self.binding.options.group);
         let record = history.to_tier(work.record.record(), id, rung, group, now_ms);
-        let from = self.from_place();
+        let from = self.place_before();
         // A record that goes from tier to tier stays where it is in the books.
         let moved = (from != Place::Retrying).then_some((from, Place::Retrying));
         work.failure = Some(Box::new(failure));
@@ -217,7 +218,7 @@ impl Consumer {
             binding = self.binding.options.name, %at, offset = work.offset(), event = %id,
             reason = reason.as_str(), %failure, "given up on"
         );
-        let moved = Some((self.from_place(), Place::DeadLettered));
+        let moved = Some((self.place_before(), Place::DeadLettered));
         work.failure = Some(Box::new(failure));
         self.hand_off(at, work, &topic, record, moved, Some(reason))
     }

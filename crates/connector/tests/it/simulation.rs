@@ -208,6 +208,8 @@ async fn census(log: SimLog, options: BindingOptions, sent: u64) -> Census {
             match log.committed(&group, &at).await {
                 Ok(found) => break found,
                 Err(LogError::Unavailable { .. }) => {}
+                // The binding has not started yet.
+                Err(LogError::UnknownTopic { .. }) => break vec![None; at.len()],
                 Err(error) => panic!("{error}"),
             }
         };
