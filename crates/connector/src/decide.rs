@@ -71,7 +71,7 @@ pub(crate) fn route(facts: &RecordFacts<'_>) -> RecordDecision {
         | ExceptionRouting::DeadLetter
         | ExceptionRouting::PauseContainer => facts.ladder.after(facts.rung),
     };
-    // An outage must not end in the dead letters: until the breaker is closed, the last tier keeps what it has.
+    // An outage must not end in the dead letters: while the breaker finds out, the last tier keeps what it has.
     // A record without tiers goes on, because it would be the probe for ever.
     let is_kept_in_tier = rung.is_none() && facts.is_probing && facts.rung.tier.0 > 0;
     let rung = if is_kept_in_tier {

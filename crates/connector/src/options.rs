@@ -453,6 +453,16 @@ impl BindingOptions {
         tier.map_or(Duration::ZERO, |tier| tier.delay)
     }
 
+    /// How long a record stays in its last tier while the breaker is finding out: ten times as long as the
+    /// ladder takes. A record that fails alone would otherwise keep the breaker from closing for ever.
+    pub(crate) fn patience(&self) -> Duration {
+        let tiers = self.retry.tiers.iter();
+        let ladder: Duration = tiers
+            .map(|tier| tier.delay.saturating_mul(tier.max_attempts))
+            .sum();
+        ladder.saturating_mul(10)
+    }
+
     /// The share of the poll interval that a batch may take.
     pub(crate) fn poll_budget(&self) -> Duration {
         self.max_poll_interval.mul_f64(POLL_BUDGET)

@@ -40,8 +40,7 @@ impl RecordHandler for Shipping {
             let code = Code::from_static("service.unavailable");
             return Err(Failure::transient(code, "the carrier does not answer").into());
         }
-        // The id is the same at every delivery: a carrier would be given it.
-        println!("order {} shipped as {}", order.number, record.event_id());
+        // A carrier would be given the event id, which is the same at every delivery.
         self.shipped.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

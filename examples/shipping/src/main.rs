@@ -1,4 +1,5 @@
 //! Ships thirty orders of an embedded log.
+#![expect(clippy::print_stdout, reason = "printing is what this is for")]
 
 use std::path::PathBuf;
 

@@ -26,7 +26,11 @@ fn about_java(text: &str) -> String {
     let is_other = |line: &&str| {
         !line.contains("has no `handler`") && !line.contains("does nothing with it yet")
     };
-    warnings.lines().filter(is_other).collect::<Vec<_>>().join("\n")
+    warnings
+        .lines()
+        .filter(is_other)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]

@@ -122,7 +122,7 @@ queue: {retry: {max: 10ms}}
 fn more_consumers_than_partitions_is_a_warning() {
     let loaded = of("
 log: {topics: {t: {partitions: 2}}}
-eventbus: {bindings: {a: {topic: t, group-id: g, concurrency: 3}}}
+eventbus: {bindings: {a: {topic: t, group-id: g, concurrency: 3, handler: {log: {}}}}}
 ");
     assert!(loaded.problems.is_empty());
     insta::assert_snapshot!(loaded.warnings.to_string(), @"tidegate.yaml:3:63: eventbus.bindings.a.concurrency: is 3, and the topic has 2 partitions (line 2): the others stay idle");

@@ -46,6 +46,9 @@ impl Consumer {
             Box::new(RetryHistory::read(at, work.record.stored(), self.seat.tier))
         });
         let rung = history.rung;
+        let now_ms = binding.clock.now_ms();
+        let first_ms = history.first_failure_ms.unwrap_or(now_ms);
+        let since = Duration::from_millis(now_ms.saturating_sub(first_ms));
         let wait = {
             let mut entropy = binding.entropy.lock();
             options
@@ -62,7 +65,7 @@ impl Consumer {
             attempts: options.retry.tier0.max_attempts,
             wait: wait.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER)),
             breaker_open: binding.gate.is_breaker_open(),
-            is_probing: binding.gate.is_half_open(),
+            is_probing: binding.gate.is_half_open() && since < options.patience(),
             rung,
             ladder: &binding.ladder,
             ordering: options.ordering,
