@@ -1,6 +1,6 @@
 //! Commits: the progress of all partitions of a consumer, with its hand-offs, as one step.
 //!
-//! One commit is under way at a time. What settles meanwhile goes with the next one, so that commits are as
+//! One commit is under way at a time. Records that settle meanwhile go with the next one, so that commits are as
 //! large as they must be and as early as they can be.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use tidegate_log::{
     Append, Commit, Fence, Log, LogError, MAX_METADATA, OffsetCommit, Session, TopicPartition,
 };
 
-use crate::lanes::{PartitionWork, Settlement};
+use crate::lanes::{PartitionWork, SettledRecord};
 use crate::marks;
 use crate::options::HandOff;
 
@@ -37,7 +37,7 @@ pub(crate) struct CommitPart {
     pub(crate) fence: Fence,
     pub(crate) next: i64,
     pub(crate) text: String,
-    pub(crate) taken: BTreeMap<i64, Settlement>,
+    pub(crate) taken: BTreeMap<i64, SettledRecord>,
 }
 
 /// A commit that is to be made.
@@ -48,7 +48,7 @@ pub(crate) struct CommitPlan {
 }
 
 impl CommitPlan {
-    /// What there is to commit; nothing if that is nothing. With `is_idle`, offsets are committed that
+    /// Everything that can be committed; none if that is nothing. With `is_idle`, offsets are committed that
     /// did not change.
     pub(crate) fn of<'a>(
         partitions: impl Iterator<Item = &'a mut PartitionWork>,
@@ -163,7 +163,7 @@ fn take(
 }
 
 /// The postings of settled records.
-fn moves<'a>(settled: impl Iterator<Item = &'a Settlement>) -> Vec<Posting> {
+fn moves<'a>(settled: impl Iterator<Item = &'a SettledRecord>) -> Vec<Posting> {
     let mut by_move: BTreeMap<(Place, Place), Vec<EventId>> = BTreeMap::new();
     for settled in settled {
         if let Some(moved) = &settled.moved {

@@ -368,7 +368,8 @@ impl Consumer {
         }
         let binding = Arc::clone(&self.binding);
         let (now, now_ms) = (binding.clock.elapsed(), binding.clock.now_ms());
-        let flows = binding.gate.flows() && binding.gate.has_permits();
+        let has_permits = binding.gate.has_permits();
+        let flows = binding.gate.flows() && has_permits;
         let mut kept = VecDeque::new();
         while self.running < binding.options.max_in_flight
             && let Some((at, key)) = self.ready.pop_front()
@@ -381,7 +382,8 @@ impl Consumer {
                 continue;
             };
             let is_probe = lane.probes.is_some();
-            let may_go = flows || (is_probe && binding.gate.lets_probe_through());
+            let may_probe = is_probe && has_permits && binding.gate.lets_probe_through();
+            let may_go = flows || may_probe;
             if !may_go || is_stopping {
                 kept.push_back((at, key));
                 continue;

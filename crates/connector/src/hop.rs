@@ -9,7 +9,7 @@ use tidegate_log::{Headers, Record, StoredRecord, TopicPartition};
 
 use crate::ladder::Rung;
 
-/// What a record went through before this delivery.
+/// The history of a record before this delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RetryHistory {
     pub(crate) origin: RecordOrigin,

@@ -27,7 +27,7 @@ pub(crate) struct Work {
     pub(crate) record: Arc<ConsumedRecord>,
     /// Attempts in this delivery.
     pub(crate) attempt: u32,
-    /// What it went through before; for records of the main topic read when it fails.
+    /// Its history; for records of the main topic it is read when they fail.
     pub(crate) history: Option<Box<RetryHistory>>,
     /// Not before this time of the wall clock, nor (whichever comes first) of the monotonic one.
     pub(crate) due: Option<DueTime>,
@@ -92,7 +92,7 @@ impl LaneKey {
 
 /// Records that stay in order.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct WorkLane {
     pub(crate) queue: VecDeque<Work>,
     /// The run that has its first records, and the first of them.
     pub(crate) running: Option<RunningLane>,
@@ -111,7 +111,7 @@ pub(crate) struct RunningLane {
 
 /// A record that is settled and waits for the commit that says so.
 #[derive(Debug)]
-pub(crate) struct Settlement {
+pub(crate) struct SettledRecord {
     pub(crate) event_id: EventId,
     /// Its move in the books; none for a record that is not in ours.
     pub(crate) moved: Option<(Place, Place)>,
@@ -129,8 +129,8 @@ pub(crate) struct PartitionWork {
     pub(crate) at: TopicPartition,
     pub(crate) fence: Fence,
     pub(crate) tracker: OffsetTracker,
-    pub(crate) lanes: BTreeMap<LaneKey, Lane>,
-    pub(crate) pending: BTreeMap<i64, Settlement>,
+    pub(crate) lanes: BTreeMap<LaneKey, WorkLane>,
+    pub(crate) pending: BTreeMap<i64, SettledRecord>,
     /// Tells runs to stop after their record.
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) running: usize,
@@ -235,14 +235,14 @@ impl PartitionWork {
 
     /// Forgets a lane that has nothing any more.
     pub(crate) fn tidy(&mut self, key: &LaneKey) {
-        let is_empty = |lane: &Lane| lane.queue.is_empty() && lane.running.is_none();
+        let is_empty = |lane: &WorkLane| lane.queue.is_empty() && lane.running.is_none();
         if self.lanes.get(key).is_some_and(is_empty) {
             self.lanes.remove(key);
         }
     }
 
     /// A record is settled.
-    pub(crate) fn settle(&mut self, offset: i64, settlement: Settlement) {
+    pub(crate) fn settle(&mut self, offset: i64, settlement: SettledRecord) {
         if self.tracker.settle(offset) {
             self.pending.insert(offset, settlement);
         }

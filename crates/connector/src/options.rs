@@ -119,7 +119,7 @@ pub enum DltStrategy {
     Custom,
 }
 
-/// What is done about a dead letter topic that does not exist.
+/// The step when the dead letter topic does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DltVerify {
@@ -223,7 +223,7 @@ pub struct DltOptions {
     pub topic: Option<Topic>,
     /// How dead letters are handled: `strategy`.
     pub strategy: DltStrategy,
-    /// What is done if the topic does not exist: `verify`.
+    /// The step when the topic does not exist: `verify`.
     pub verify: DltVerify,
 }
 

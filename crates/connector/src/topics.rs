@@ -12,7 +12,7 @@ use crate::options::{BindingOptions, DltVerify};
 /// Room that tiers and dead letters have for the history of a record, beyond what the topic takes.
 const HISTORY_ROOM: u64 = 64 * 1024;
 
-/// What was found about the topics of a binding.
+/// The findings about the topics of a binding.
 #[derive(Debug, Default)]
 pub(crate) struct FoundTopics {
     /// The largest record of each.

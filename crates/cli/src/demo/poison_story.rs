@@ -72,7 +72,7 @@ impl DemoFindings for PoisonFindings {
     }
 }
 
-/// What the handler and the producer know.
+/// The knowledge of the handler and the producer.
 #[derive(Default)]
 struct PoisonWorld {
     sent: BTreeSet<EventId>,

@@ -15,7 +15,7 @@ use tidegate_log::{
 use super::{Consumer, RELEASE_SHARE, RELEASE_TIMEOUT, SessionEnd};
 use crate::handler::ConsumedRecord;
 use crate::hop::RetryHistory;
-use crate::lanes::{DueTime, LaneKey, PartitionWork, Settlement, Work};
+use crate::lanes::{DueTime, LaneKey, PartitionWork, SettledRecord, Work};
 use crate::marks;
 use crate::options::HandOff;
 use crate::telemetry;
@@ -58,7 +58,7 @@ impl Consumer {
             committed,
             position,
         } = assignment;
-        // What is left of an earlier assignment is not ours any more.
+        // The rest of an earlier assignment is not ours any more.
         self.forget(&at);
         let binding = &self.binding.options.name;
         let ranges = committed.as_ref().map(|held| {
@@ -160,7 +160,7 @@ impl Consumer {
                 && self.copies.has(event_id, read.rung.delivery);
             if is_foreign || is_repeated {
                 // Another group's record is in the books of that group, and a second copy is in no books.
-                let nothing = Settlement {
+                let nothing = SettledRecord {
                     event_id,
                     moved: None,
                     appends: Vec::new(),

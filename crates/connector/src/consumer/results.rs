@@ -11,7 +11,7 @@ use super::assign::ends_session;
 use super::{CommitTrouble, CommitUnderWay, Consumer, SessionEnd};
 use crate::attempt::{AttemptOutcome, RunReport};
 use crate::commit::{CommitPart, FailedCommit};
-use crate::lanes::{Settlement, Work};
+use crate::lanes::{SettledRecord, Work};
 use crate::options::{AckMode, HandOff};
 use crate::telemetry;
 
@@ -41,7 +41,7 @@ impl Consumer {
             match outcome {
                 AttemptOutcome::Handled(outputs) => {
                     telemetry::attempts(&self.binding.options.name, self.seat.tier, work.attempt);
-                    let settled = Settlement {
+                    let settled = SettledRecord {
                         event_id: work.record.event_id(),
                         moved: Some((self.place_before(), Place::Delivered)),
                         appends: outputs,
@@ -85,7 +85,7 @@ impl Consumer {
     }
 
     /// A record is settled.
-    pub(super) fn settle(&mut self, at: &TopicPartition, offset: i64, settled: Settlement) {
+    pub(super) fn settle(&mut self, at: &TopicPartition, offset: i64, settled: SettledRecord) {
         if let Some(partition) = self.partitions.get_mut(at) {
             partition.settle(offset, settled);
         }
@@ -162,7 +162,7 @@ impl Consumer {
             taken,
         } = part;
         let delivered =
-            |settled: &&Settlement| matches!(&settled.moved, Some((_, Place::Delivered)));
+            |settled: &&SettledRecord| matches!(&settled.moved, Some((_, Place::Delivered)));
         let count = taken.values().filter(delivered).count() as u64;
         if count > 0 {
             telemetry::processed(&binding, &at.topic, at.partition, count);
@@ -211,7 +211,7 @@ impl Consumer {
             let Some(partition) = found.filter(|found| found.fence == part.fence) else {
                 continue;
             };
-            let mut taken: BTreeMap<i64, Settlement> = part.taken;
+            let mut taken: BTreeMap<i64, SettledRecord> = part.taken;
             if is_handed_off {
                 // They lie in their topics; only the offset is missing.
                 taken

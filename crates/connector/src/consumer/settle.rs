@@ -12,7 +12,7 @@ use crate::decide::{RecordDecision, RecordFacts, route};
 use crate::handler::HandlerFailure;
 use crate::hop::{self, RetryHistory};
 use crate::ladder::Rung;
-use crate::lanes::{LaneKey, Settlement, Work};
+use crate::lanes::{LaneKey, SettledRecord, Work};
 use crate::options::{BatchFailureStrategy, ListenerType};
 use crate::telemetry;
 
@@ -263,7 +263,7 @@ impl Consumer {
         }
         telemetry::attempts(&self.binding.options.name, self.seat.tier, work.attempt);
         let append = Append::new(topic.clone(), record).partition(at.partition.0);
-        let settled = Settlement {
+        let settled = SettledRecord {
             event_id: work.record.event_id(),
             moved,
             appends: vec![append],

@@ -1,5 +1,5 @@
-//! Bindings under everything at once: processes crash, partitions move, members are taken for dead, the log
-//! refuses, loses answers and crashes, clocks jump, operators pause, and handlers fail, panic and hang.
+//! Bindings under everything at once. Processes crash, partitions move, members are taken for dead. The log
+//! refuses, loses answers and crashes. Clocks jump, operators pause, and handlers fail, panic and hang.
 //!
 //! Safety is checked after each step: whatever lies before a committed offset was handled, or lies in a tier or
 //! in the dead letters. At the end the faults stop, and everything drains: each event was handled, or is one
@@ -25,7 +25,7 @@ use tidegate_sim::{LogRates, Node, Sim, SimLog, is_long, seeds};
 const PARTITIONS: i32 = 3;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What happened, kept outside of the nodes.
+/// The history, kept outside of the nodes.
 struct Witness {
     handled: Mutex<BTreeSet<u128>>,
     is_calm: AtomicBool,
@@ -173,7 +173,7 @@ async fn read_all(log: &SimLog, topic: &Topic) -> Vec<(TopicPartition, StoredRec
     all
 }
 
-/// What lies where, as the log tells it.
+/// The places of all events, as the log tells them.
 #[derive(Default)]
 struct Census {
     /// Records before the committed offset of their group, by topic.

@@ -46,7 +46,7 @@ macro_rules! rules {
         #[test]
         $($ignore)*
         fn $rule() {
-            $on(crate::$module::$rule);
+            $on(crate::conformance::$module::$rule);
         }
     };
 }
