@@ -1,6 +1,6 @@
 //! Commits: the progress of all partitions of a consumer, with its hand-offs, as one step.
 //!
-//! One commit is under way at a time. Records that settle meanwhile go with the next one, so that commits are as
+//! One commit is under way at a time. Records that settle meanwhile go with the next one. So commits are as
 //! large as they must be and as early as they can be.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -163,7 +163,10 @@ fn unhandled(config: &Config, path: &str) -> ErrorReport {
 }
 
 /// The name of this machine, for the identity of static members.
-#[expect(clippy::disallowed_methods, reason = "the kernel tells it in a file, and no simulation runs this")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the kernel tells it in a file, and no simulation runs this"
+)]
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let name = name.unwrap_or_default().trim().to_owned();

@@ -1,7 +1,8 @@
 //! The promises of a binding, on the model, on the embedded log and on Kafka.
 #![expect(
     clippy::disallowed_methods,
-    reason = "tests are steered by their environment and have a runtime of their own"
+    clippy::unwrap_used,
+    reason = "tests are steered by their environment, have a runtime of their own, and may panic"
 )]
 
 mod conformance;
