@@ -1,8 +1,8 @@
 //! The demos: small stories that anyone can check.
 //!
 //! That of the outage is real: a process that is stopped, files, HTTP. Two run on the simulator, so an
-//! outage takes a moment, and a seed tells the whole story again. Those of the queue and of the
-//! outbox run on a real database, because they are about what a database does.
+//! outage takes a moment, and a seed tells the whole story again. So does that of poison. Those of the queue
+//! and of the outbox run on a real database, because they are about what a database does.
 
 mod consumer;
 mod dependency;
@@ -11,6 +11,7 @@ mod log_story;
 mod outage;
 mod outbox_story;
 mod path;
+mod poison_story;
 mod queue_story;
 mod retry_story;
 
@@ -22,6 +23,7 @@ pub(crate) use engine::{DemoFindings, DemoVerdict, Scene, tell};
 pub(crate) use log_story::LogStory;
 pub(crate) use outage::{OutageFrame, OutagePlan, OutageSample, OutageStory};
 pub(crate) use outbox_story::OutboxStory;
+pub(crate) use poison_story::PoisonStory;
 pub(crate) use queue_story::QueueStory;
 pub(crate) use retry_story::RetryStory;
 

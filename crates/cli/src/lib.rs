@@ -2,6 +2,7 @@
 
 pub use tidegate_client as client;
 pub use tidegate_config as config;
+pub use tidegate_connector as connector;
 pub use tidegate_core as core;
 pub use tidegate_eventlog as eventlog;
 pub use tidegate_flow as flow;

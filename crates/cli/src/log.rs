@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tidegate_client::{ProcessClient, RemoteLog, reachable};
 use tidegate_config::Config;
-use tidegate_core::Topic;
+use tidegate_connector::{BindingOptions, ConnectorError};
 use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemDisk;
+use tidegate_core::{Failure, Topic};
 use tidegate_log::embedded::{LockHolder, Presence, lock_holder, presence};
-use tidegate_log::{Log, LogBackend, LogError, LogOptions, OpenLog};
+use tidegate_log::{Log, LogBackend, LogError, LogOptions, OpenLog, OwnedGroup};
 
 use crate::args::{ConfigFile, LogAt};
 use crate::report::{ErrorReport, say};
@@ -51,6 +52,14 @@ impl LogAccess {
     }
 }
 
+/// The groups of the bindings, for whose books the connector answers.
+pub(crate) fn owned_groups(config: &Config) -> Result<Vec<OwnedGroup>, ErrorReport> {
+    let bindings = BindingOptions::from_config(config)?;
+    let owned = bindings.iter().map(BindingOptions::owned_group);
+    let owned = owned.collect::<Result<Vec<OwnedGroup>, _>>();
+    owned.map_err(|error| Failure::from(ConnectorError::Name(error)).into())
+}
+
 /// The configuration of a command that uses the log.
 pub(crate) fn configured(
     file: &ConfigFile,
@@ -58,6 +67,7 @@ pub(crate) fn configured(
 ) -> Result<(LogOptions, Config), ErrorReport> {
     let config = settings::quietly(file)?;
     let mut found = LogOptions::from_config(&config)?;
+    found.owned = owned_groups(&config)?;
     if let LogBackend::Kafka(kafka) = &mut found.backend {
         kafka.request_timeout = BROKER_PATIENCE;
     }

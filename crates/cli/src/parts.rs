@@ -1,5 +1,6 @@
 //! The parts of this program: one file each, and one line in [`PARTS`].
 
+mod connector;
 mod eventlog;
 mod log;
 mod outbox;
@@ -18,18 +19,21 @@ use tidegate_log::Log;
 use tidegate_server::{Routes, ServerBuilder};
 use tidegate_store::{Store, StoreComponent};
 
+pub(crate) use connector::refuse_unhandled;
+
 use crate::args::AuditArgs;
 use crate::report::ErrorReport;
 use crate::store::{self, StoreSettings};
 
 /// Every part, in the order in which events pass through them. They are opened in this order and closed in
 /// the reverse.
-const PARTS: [&dyn Part; 5] = [
+const PARTS: [&dyn Part; 6] = [
     &spill::SpillPart,
     &eventlog::EventLogPart,
     &log::LogPart,
     &outbox::OutboxPart,
     &queue::QueuePart,
+    &connector::ConnectorPart,
 ];
 
 /// A part of this program.

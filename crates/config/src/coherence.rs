@@ -4,6 +4,7 @@
 //! already, so rules about it are skipped.
 
 mod binding;
+mod binding_built;
 
 use std::net::SocketAddr;
 
@@ -46,8 +47,34 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
     for waits in root.at(&["queue", "retry"]).into_iter().chain(backoffs) {
         at_most(&waits, "initial-ms", "max-ms", findings);
     }
-    for binding in entries(&["eventbus", "bindings"]) {
-        binding::check(&binding, topics.as_ref(), findings);
+    let bindings = entries(&["eventbus", "bindings"]);
+    for binding in &bindings {
+        binding::check(binding, topics.as_ref(), findings);
+        binding_built::check(binding, findings);
+    }
+    bound_twice(&bindings, findings);
+}
+
+/// Two bindings that would take records from each other.
+fn bound_twice(bindings: &[View<'_>], findings: &mut Findings<'_>) {
+    for (n, binding) in bindings.iter().enumerate() {
+        let reads = |view: &View<'_>| {
+            let both = view.text("topic").zip(view.text("group-id"))?;
+            Some((both.0.to_owned(), both.1.to_owned()))
+        };
+        let Some(this) = reads(binding) else { continue };
+        let twin = bindings[..n]
+            .iter()
+            .find(|other| reads(other).as_ref() == Some(&this));
+        if let (Some(twin), Some(entry)) = (twin, binding.entry("group-id")) {
+            let (topic, group) = this;
+            let other = &twin.path;
+            let message =
+                format!("is `{group}`, and `{other}` reads topic `{topic}` in that group as well");
+            let problem = findings.at(&entry.spot, &binding.path.name("group-id"), message);
+            let hint = "give one of them a group of its own, or raise `concurrency`";
+            findings.problem(problem.hint(hint.to_owned()));
+        }
     }
 }
 

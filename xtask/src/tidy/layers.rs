@@ -23,6 +23,10 @@ const LAYERS: [(&str, &[&str]); 13] = [
         &["tidegate-core", "tidegate-config", "tidegate-log"],
     ),
     (
+        "tidegate-connector",
+        &["tidegate-core", "tidegate-config", "tidegate-log"],
+    ),
+    (
         "tidegate-eventlog",
         &[
             "tidegate-core",

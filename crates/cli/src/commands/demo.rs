@@ -9,8 +9,8 @@ use tidegate_core::env::{Entropy, system};
 
 use crate::args::{DemoArgs, Output};
 use crate::demo::{
-    DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, OutboxStory, QueueStory,
-    RetryStory, Scene, equation, tell,
+    DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, OutboxStory, PoisonStory,
+    QueueStory, RetryStory, Scene, equation, tell,
 };
 use crate::report::{ErrorReport, Exit, is_drawable, print};
 
@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorRep
     let name = arguments.name.as_str();
     if name == OutageStory::NAME {
         if arguments.seed.is_some() {
-            return Err(unfit("--seed", "retry, log, queue and outbox"));
+            return Err(unfit("--seed", "retry, log, queue, outbox and poison"));
         }
         return crate::on_tokio(outage::run(&arguments.outage, output));
     }
@@ -40,6 +40,7 @@ pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorRep
         .unwrap_or_else(|| system::system_entropy().next_u64());
     match name {
         LogStory::NAME => play(LogStory::new(seed), output),
+        PoisonStory::NAME => play(PoisonStory::new(seed), output),
         QueueStory::NAME => play(QueueStory::new(seed)?, output),
         OutboxStory::NAME => play(OutboxStory::new(seed)?, output),
         _ => play(RetryStory::new(seed), output),

@@ -27,6 +27,7 @@ pub(crate) async fn run(
     let mut settings = settings::read(&arguments.file)?;
     settings.loaded.require_built(&parts::built());
     let config = settings::checked(settings.loaded, format)?;
+    parts::refuse_unhandled(&config)?;
     // From here on a signal means a drain: others can reach us, or read that we run, and may send one.
     let mut signals = Signals::register()?;
     if arguments.until_stdin_ends {

@@ -26,9 +26,11 @@ impl Part for LogPart {
     fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             let env = &process.env;
-            let options = LogOptions::from_config(&process.config)?;
+            let mut options = LogOptions::from_config(&process.config)?;
+            options.owned = log::owned_groups(&process.config)?;
             log::warn_if_emptied(&options)?;
             let open = OpenLog::open_with_topics(&options, env, Some(process.url.clone())).await?;
+            process.log = Some(open.log());
             let limits = options.topics.values().map(|topic| topic.max_record_size);
             process.routes.push(log_routes(LogApi {
                 log: open.log(),

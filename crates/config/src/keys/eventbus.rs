@@ -43,6 +43,20 @@ static BINDING: &[Key] = keys! {
     "cluster": Text => Value("default");
     /// The format that a value must have before the handler sees it.
     "value-format": Choice(&["bytes", "json"]) => Value("bytes");
+    /// The format that a key must have before the handler sees it.
+    "key-format": Choice(&["bytes", "json"]) => Value("bytes");
+    /// Where a group without a committed offset starts.
+    "auto-offset-reset": Choice(&["earliest", "latest", "none"]) => Value("earliest");
+    /// The deadline of one call of the handler.
+    "handler-timeout": SPAN_ABOVE_ZERO => Value("5m");
+    /// Whether handlers may write records in one commit with their offset.
+    "transactional": Flag => Value("false");
+    /// From when on an offset that does not move is an alarm.
+    "stall-alarm": SPAN_ABOVE_ZERO => Value("5m");
+    /// Calls of the handler under way at once, for each consumer.
+    "max-in-flight": COUNT => Value("256");
+    /// Records that a partition may run ahead of its committed offset.
+    "max-ahead": COUNT => Value("100000");
     /// How a record moves to a tier or the dead letters.
     "hand-off": Choice(&["transactional", "at-least-once"]) => Value("transactional");
     /// The fate of the rest of a batch when one record fails.
@@ -61,6 +75,21 @@ static BINDING: &[Key] = keys! {
     "circuit-breaker": Section(BREAKER) => Filled;
     /// The dead letter topic.
     "dlt": Section(DLT) => Filled;
+    /// Records that were handled before are passed by.
+    "idempotency": Section(IDEMPOTENCY) => Nothing;
+};
+
+static IDEMPOTENCY: &[Key] = keys! {
+    /// Where handled ids are kept.
+    "store": Choice(&["sql", "redis"]) => Value("sql");
+    /// How long a handled id is kept.
+    "ttl": SPAN_ABOVE_ZERO => Value("24h");
+    /// How long a record is claimed while it is handled.
+    "lease": SPAN_ABOVE_ZERO => Value("1m");
+    /// The address of Redis.
+    "redis-url": Text => Nothing;
+    /// Ids that a filter in front of the store holds.
+    "bloom-capacity": COUNT => Nothing;
 };
 
 static STRICT: &[Key] = keys! {
@@ -71,6 +100,8 @@ static STRICT: &[Key] = keys! {
 static KEY_ORDERED: &[Key] = keys! {
     /// The fate of a record that used up its attempts.
     "on-exhausted": Choice(&["dead-letter", "block-key"]) => Value("dead-letter");
+    /// Records of a partition that may be parked.
+    "max-parked": COUNT => Value("100000");
 };
 
 static RETRY: &[Key] = keys! {
@@ -85,6 +116,10 @@ static RETRY: &[Key] = keys! {
     "non-retryable-exceptions": List(&Code) => Value("[]");
     /// The tier a failure code goes to at once; 1 is the first of `tiers`.
     "skip-to-tier-mapping": map(&COUNT) => Filled;
+    /// Failure codes that pause the binding until somebody resumes it.
+    "pause-on": List(&Code) => Value("[]");
+    /// A ladder by name.
+    "preset": Choice(&["consumer-ladder"]) => Nothing;
 };
 
 static TIER0: &[Key] = keys! {
@@ -133,6 +168,12 @@ static BREAKER: &[Key] = keys! {
 static DLT: &[Key] = keys! {
     /// The suffix of the topic's name.
     "topic-suffix": Text => Value("DLT");
+    /// The whole name of the topic.
+    "topic": Text => Explained("{topic}.{topic-suffix}");
+    /// The step when the topic does not exist.
+    "verify": Choice(&["create", "warn", "fail"]) => Value("create");
+    /// The handler of dead letters, for ALERT_AND_STORE and CUSTOM.
+    "handler": Section(handler::HANDLER) => Nothing;
     /// How dead letters are handled.
     "strategy": Choice(&["STORE_ONLY", "ALERT_AND_STORE", "SCHEDULED_REPLAY", "CUSTOM"]) =>
         Value("STORE_ONLY");

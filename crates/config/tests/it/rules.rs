@@ -62,9 +62,10 @@ fn strict_order_has_no_tiers() {
     insta::assert_snapshot!(
         binding("      ordering-mode: strict\n      retry:\n        tiers:\n          - delay: 1s\n"),
         @"tidegate.yaml:8:9: eventbus.bindings.orders.retry.tiers: has tiers, and `ordering-mode` is STRICT (line 6), which keeps a failing record in its place (leave the tiers out, or use KEY_ORDERED to keep delays and the order of a key)");
-    assert_eq!(
-        binding("      ordering-mode: key-ordered\n      retry: {tiers: [{}]}\n"),
-        ""
+    let key_ordered = binding("      ordering-mode: key-ordered\n      retry: {tiers: [{}]}\n");
+    assert!(
+        key_ordered.contains("which this version does not have yet"),
+        "{key_ordered}"
     );
     assert_eq!(
         binding("      ordering-mode: strict\n      retry: {tiers: []}\n"),
@@ -121,7 +122,7 @@ queue: {retry: {max: 10ms}}
 fn more_consumers_than_partitions_is_a_warning() {
     let loaded = of("
 log: {topics: {t: {partitions: 2}}}
-eventbus: {bindings: {a: {topic: t, group-id: g, concurrency: 3}}}
+eventbus: {bindings: {a: {topic: t, group-id: g, concurrency: 3, handler: {log: {}}}}}
 ");
     assert!(loaded.problems.is_empty());
     insta::assert_snapshot!(loaded.warnings.to_string(), @"tidegate.yaml:3:63: eventbus.bindings.a.concurrency: is 3, and the topic has 2 partitions (line 2): the others stay idle");
@@ -131,4 +132,59 @@ eventbus: {bindings: {a: {topic: t, group-id: g, concurrency: 3}}}
 fn a_rule_about_a_wrong_value_is_skipped() {
     insta::assert_snapshot!(
         binding("      session-timeout: soon\n      heartbeat-interval: 60s\n"), @r#"tidegate.yaml:6:24: eventbus.bindings.orders.session-timeout-ms: is "soon", and must be a duration (a duration is written like `500ms`, `10s`, `1m30s` or `7d`)"#);
+}
+
+#[test]
+fn what_is_not_built_is_refused_or_warned_about_by_name() {
+    let check = |keys: &str, expect: &str| {
+        let found = binding(keys);
+        assert!(found.contains(expect), "{keys}: {found}");
+    };
+    check(
+        "      cluster: dr\n",
+        "is `dr`, and this version reads topics of the cluster `default` alone",
+    );
+    check(
+        "      dlt: {strategy: SCHEDULED_REPLAY}\n",
+        "is SCHEDULED_REPLAY, which this version",
+    );
+    check(
+        "      ordering-mode: strict\n      concurrency-mode: KEY\n",
+        "only PARTITION keeps that order",
+    );
+    check(
+        "      transactional: true\n      hand-off: at-least-once\n",
+        "`hand-off` is at-least-once",
+    );
+    let warnings = |keys: &str| {
+        let text = format!(
+            "eventbus:\n  bindings:\n    orders:\n      topic: t\n      group-id: g\n{keys}"
+        );
+        of(&text).warnings.to_string()
+    };
+    assert!(warnings("").contains("has no `handler`"));
+    let quiet = "      handler: {log: {}}\n";
+    assert_eq!(warnings(quiet), "");
+    for keys in [
+        "      idempotency: {ttl: 1h}\n",
+        "      retry: {preset: consumer-ladder}\n",
+        "      dlt: {replay: {max-replays: 1}}\n",
+    ] {
+        let found = warnings(&format!("{quiet}{keys}"));
+        assert!(
+            found.contains("does nothing with it yet"),
+            "{keys}: {found}"
+        );
+    }
+}
+
+#[test]
+fn a_topic_and_a_group_are_bound_once() {
+    let text =
+        "eventbus:\n  bindings:\n    a: {topic: t, group-id: g}\n    b: {topic: t, group-id: g}\n";
+    let found = problems(text);
+    assert!(
+        found.contains("reads topic `t` in that group as well"),
+        "{found}"
+    );
 }

@@ -115,10 +115,12 @@ fn nothing_given_is_the_default_and_none_is_none() {
 
 #[test]
 fn aliases_stand_for_what_they_name() {
-    let text = "eventbus:\n  bindings:\n    a: &a {topic: t, group-id: g}\n    b: *a\n";
+    let text = "eventbus:\n  bindings:\n    a: {topic: t, group-id: g, dlt: &a {topic-suffix: dead}}\n    \
+                b: {topic: u, group-id: g, dlt: *a}\n";
     let loaded = of(text);
     assert!(loaded.problems.is_empty());
-    assert_eq!(loaded.config.text("eventbus.bindings.b.topic"), Some("t"));
+    let suffix = loaded.config.text("eventbus.bindings.b.dlt.topic-suffix");
+    assert_eq!(suffix, Some("dead"));
 }
 
 #[test]

@@ -253,6 +253,7 @@ impl FlowModel<'_> {
                     .map(|key| Bytes::from(key.into_bytes())),
                 value: Some(Bytes::copy_from_slice(value)),
                 headers: Vec::new(),
+                group: None,
                 reason,
                 dead_at_ms: now,
                 attempts: failure.attempts,

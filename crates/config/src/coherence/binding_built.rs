@@ -1,0 +1,158 @@
+//! Options of a binding that this version does not have, or that contradict each other.
+
+use super::View;
+use crate::findings::Findings;
+use crate::value::ValueLocation;
+
+/// The cluster whose topics bindings read.
+const DEFAULT_CLUSTER: &str = "default";
+
+pub(super) fn check(binding: &View<'_>, findings: &mut Findings<'_>) {
+    is_default_cluster(binding, findings);
+    is_built(binding, findings);
+    keeps_its_order(binding, findings);
+    warn_about_the_rest(binding, findings);
+    has_handler(binding, findings);
+}
+
+fn is_default_cluster(binding: &View<'_>, findings: &mut Findings<'_>) {
+    let (Some(cluster), Some(entry)) = (binding.text("cluster"), binding.entry("cluster")) else {
+        return;
+    };
+    if cluster != DEFAULT_CLUSTER {
+        let message = format!(
+            "is `{cluster}`, and this version reads topics of the cluster `{DEFAULT_CLUSTER}` alone"
+        );
+        findings.problem(findings.at(&entry.spot, &binding.path.name("cluster"), message));
+    }
+}
+
+fn is_built(binding: &View<'_>, findings: &mut Findings<'_>) {
+    let refused = [
+        (
+            "ordering-mode",
+            "KEY_ORDERED",
+            "use STRICT, or RELAXED_IN_RETRY with `concurrency-mode: KEY`",
+        ),
+        (
+            "strategy",
+            "SCHEDULED_REPLAY",
+            "use STORE_ONLY, and replay by hand",
+        ),
+    ];
+    for (key, word, hint) in refused {
+        let view = match key {
+            "strategy" => binding.at(&["dlt"]),
+            _ => Some(binding.clone()),
+        };
+        let Some(view) = view else { continue };
+        if let Some(entry) = view.entry(key).filter(|entry| entry.text() == Some(word)) {
+            let message = format!("is {word}, which this version does not have yet");
+            let problem = findings.at(&entry.spot, &view.path.name(key), message);
+            findings.problem(problem.hint(hint.to_owned()));
+        }
+    }
+}
+
+fn keeps_its_order(binding: &View<'_>, findings: &mut Findings<'_>) {
+    let order = binding.entry("ordering-mode");
+    let pairs = [
+        (
+            "STRICT",
+            "concurrency-mode",
+            "KEY",
+            "only PARTITION keeps that order",
+        ),
+        (
+            "STRICT",
+            "concurrency-mode",
+            "UNORDERED",
+            "only PARTITION keeps that order",
+        ),
+        (
+            "KEY_ORDERED",
+            "concurrency-mode",
+            "UNORDERED",
+            "nothing is in order then",
+        ),
+    ];
+    for (word, key, other, why) in pairs {
+        let (Some(order), Some(entry)) = (order, binding.entry(key)) else {
+            return;
+        };
+        if order.text() == Some(word) && entry.text() == Some(other) {
+            let place = findings.place(&order.spot);
+            let message = format!("is {other}, and `ordering-mode` is {word} ({place}): {why}");
+            let problem = findings.at(&entry.spot, &binding.path.name(key), message);
+            findings.problem(problem.also(&order.spot));
+        }
+    }
+    let Some(entry) = binding
+        .entry("transactional")
+        .filter(|entry| entry.flag() == Some(true))
+    else {
+        return;
+    };
+    let contradictions = [
+        (
+            "hand-off",
+            "at-least-once",
+            "outputs and offset are one commit or they are not",
+        ),
+        (
+            "ordering-mode",
+            "KEY_ORDERED",
+            "its records settle in the store",
+        ),
+    ];
+    for (key, word, why) in contradictions {
+        if let Some(other) = binding
+            .entry(key)
+            .filter(|other| other.text() == Some(word))
+        {
+            let place = findings.place(&other.spot);
+            let message = format!("is true, and `{key}` is {word} ({place}): {why}");
+            let problem = findings.at(&entry.spot, &binding.path.name("transactional"), message);
+            findings.problem(problem.also(&other.spot));
+        }
+    }
+}
+
+/// Keys that are read and do nothing yet.
+fn warn_about_the_rest(binding: &View<'_>, findings: &mut Findings<'_>) {
+    let not_built: [(&[&str], &str); 3] = [
+        (&[], "idempotency"),
+        (&["retry"], "preset"),
+        (&["dlt"], "replay"),
+    ];
+    for (section, key) in not_built {
+        let Some(view) = binding.at(section) else {
+            continue;
+        };
+        let Some(entry) = view.entry(key) else {
+            continue;
+        };
+        let is_given = match entry.as_branch() {
+            Some(branch) => branch
+                .values()
+                .find(|value| value.spot != ValueLocation::Default),
+            None => Some(entry).filter(|value| value.spot != ValueLocation::Default),
+        };
+        if let Some(given) = is_given {
+            let message = "is read, and this version does nothing with it yet".to_owned();
+            findings.warning(findings.at(&given.spot, &view.path.name(key), message));
+        }
+    }
+}
+
+/// As a library, handlers are Rust, so that is no problem of the file.
+fn has_handler(binding: &View<'_>, findings: &mut Findings<'_>) {
+    let has_one = binding
+        .at(&["handler"])
+        .is_some_and(|handler| !handler.branch.is_empty());
+    if let Some(entry) = binding.entry("topic").filter(|_| !has_one) {
+        let message =
+            "has no `handler`: `tidegate run` refuses it, a library brings its own".to_owned();
+        findings.warning(findings.at(&entry.spot, &binding.path, message));
+    }
+}

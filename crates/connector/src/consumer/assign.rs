@@ -1,0 +1,334 @@
+//! Partitions come and go, and their records come in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tidegate_core::Offset;
+use tidegate_core::books::{Bucket, LossReason, Place, Posting};
+use tidegate_log::{
+    Assignment, Batch, Commit, Fence, LogError, OffsetCommit, SessionEvent, StartAt, StoredRecord,
+    TopicPartition,
+};
+
+use super::{Consumer, RELEASE_SHARE, RELEASE_TIMEOUT, SessionEnd};
+use crate::handler::ConsumedRecord;
+use crate::hop::RetryHistory;
+use crate::lanes::{DueTime, LaneKey, PartitionWork, SettledRecord, Work};
+use crate::marks;
+use crate::options::HandOff;
+use crate::telemetry;
+
+/// Records that a broker removed before they were read.
+const LOG_RETENTION: LossReason = LossReason::from_static("log_retention");
+
+impl Consumer {
+    pub(super) fn on_event(&mut self, event: SessionEvent) {
+        match event {
+            SessionEvent::Assigned(assignments) => {
+                for assignment in assignments {
+                    self.assign(assignment);
+                }
+            }
+            SessionEvent::Revoking(partitions) => {
+                let by = self.now() + RELEASE_TIMEOUT.mul_f64(RELEASE_SHARE);
+                for at in partitions {
+                    let found = self.partitions.entry(at);
+                    found.and_modify(|partition| {
+                        partition.let_go_by = Some(by);
+                        partition.stop_runs();
+                    });
+                }
+            }
+            SessionEvent::Lost(partitions) => {
+                for at in &partitions {
+                    tracing::warn!(binding = self.binding.options.name, %at, "a partition was lost");
+                    self.forget(at);
+                }
+            }
+            SessionEvent::Records { fence, batch } => self.on_records(fence, batch),
+        }
+    }
+
+    fn assign(&mut self, assignment: Assignment) {
+        let Assignment {
+            at,
+            fence,
+            committed,
+            position,
+        } = assignment;
+        // The rest of an earlier assignment is not ours any more.
+        self.forget(&at);
+        let binding = &self.binding.options.name;
+        let ranges = committed.as_ref().map(|held| {
+            marks::decode(&at, held.next.0, &held.metadata).unwrap_or_else(|| {
+                tracing::warn!(
+                    binding, %at, next = %held.next,
+                    "the text of the commit is not ours; everything above it is handled again"
+                );
+                telemetry::marks_ignored(binding);
+                BTreeMap::new()
+            })
+        });
+        let held = committed.map(|held| (held.next.0, held.metadata));
+        tracing::info!(binding, %at, %position, "assigned");
+        let mut work = PartitionWork::new(
+            at.clone(),
+            fence,
+            position.0,
+            ranges.unwrap_or_default(),
+            held,
+            self.now(),
+        );
+        // A pause of an earlier assignment holds in the session until it is resumed.
+        work.is_held_back = true;
+        self.show(&work);
+        self.partitions.insert(at, work);
+    }
+
+    /// Forgets a partition: nothing of it is settled or committed any more.
+    pub(super) fn forget(&mut self, at: &TopicPartition) {
+        if let Some(partition) = self.partitions.remove(at) {
+            self.running -= partition.running;
+            if partition.has_probe() {
+                self.binding.gate.end_probe();
+            }
+            self.binding.status.lock().gone(&self.seat, at);
+        }
+    }
+
+    /// The session is over.
+    pub(super) fn forget_all(&mut self) {
+        let all: Vec<TopicPartition> = self.partitions.keys().cloned().collect();
+        for at in &all {
+            self.forget(at);
+        }
+    }
+
+    fn on_records(&mut self, fence: Fence, batch: Batch) {
+        let Batch { at, records, next } = batch;
+        let now = self.now();
+        let is_ours =
+            |found: &&mut PartitionWork| found.fence == fence && found.let_go_by.is_none();
+        let Some(partition) = self.partitions.get_mut(&at).filter(is_ours) else {
+            return;
+        };
+        if self.stop_by.is_some() {
+            return;
+        }
+        telemetry::batch(&self.binding.options.name, records.len());
+        let was_idle = partition.tracker.open_count() == 0;
+        let mut new = Vec::with_capacity(records.len());
+        for stored in records {
+            if partition.tracker.hand_out(stored.offset.0) {
+                new.push(stored);
+            }
+        }
+        partition.tracker.end_batch(next.0);
+        if was_idle {
+            partition.standing_since = now;
+        }
+        if partition.batch.is_none() && partition.tracker.open_count() > 0 {
+            partition.batch = Some((now, next.0));
+        }
+        for stored in new {
+            self.take_in(&at, stored, now);
+        }
+        // Also records that were settled before move the offset.
+        self.want_commit(&at);
+        if let Some(partition) = self.partitions.get(&at) {
+            self.show(partition);
+        }
+    }
+
+    fn take_in(&mut self, at: &TopicPartition, stored: StoredRecord, now: Duration) {
+        let Some(partition) = self.partitions.get_mut(at) else {
+            return;
+        };
+        let binding = &self.binding;
+        let tier = self.seat.tier;
+        let event_id = stored.event_id(binding.log.cluster(), at);
+        let now_ms = binding.clock.now_ms();
+        let mut due = None;
+        let mut history = None;
+        if tier.0 > 0 {
+            let read = RetryHistory::read(at, &stored, tier);
+            let own = binding.options.group.as_str();
+            let is_foreign = read.group.as_deref().is_some_and(|group| group != own);
+            let is_repeated = binding.options.hand_off == HandOff::AtLeastOnce
+                && self.copies.has(event_id, read.rung.delivery);
+            if is_foreign || is_repeated {
+                // Another group's record is in the books of that group, and a second copy is in no books.
+                let nothing = SettledRecord {
+                    event_id,
+                    moved: None,
+                    appends: Vec::new(),
+                    reason: None,
+                    delivery: 0,
+                };
+                partition.settle(stored.offset.0, nothing);
+                return;
+            }
+            let delay = binding.options.delay(tier);
+            let handed = read.handed_ms.unwrap_or(stored.record.timestamp_ms);
+            let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+            due = Some(DueTime {
+                at_ms: handed.saturating_add(delay_ms),
+                at_latest: now + delay,
+            });
+            history = Some(Box::new(read));
+        }
+        let name = Arc::clone(&self.name);
+        let record = ConsumedRecord::new(at.clone(), stored, event_id, tier, now_ms, name);
+        let work = Work {
+            record: Arc::new(record),
+            attempt: 0,
+            history,
+            due,
+            failure: None,
+        };
+        let key = partition.enqueue(binding.options.concurrency_mode, work);
+        self.make_ready(at, &key);
+    }
+
+    /// Everything is to be let go.
+    pub(super) fn begin_stop(&mut self) {
+        self.stop_by = Some(self.now() + self.binding.options.stop_timeout.mul_f64(RELEASE_SHARE));
+        for partition in self.partitions.values() {
+            partition.stop_runs();
+        }
+    }
+
+    /// Lets partitions go whose work is done, or whose time is up; at a stop, all of them.
+    pub(super) async fn let_go(&mut self) -> Option<SessionEnd> {
+        let now = self.now();
+        // Everything that is settled is committed, unless a commit fails.
+        let is_committed = self.commit.is_none() && self.trouble.is_none();
+        if let Some(by) = self.stop_by
+            && (now >= by || (is_committed && self.running == 0))
+        {
+            self.session.close().await.ok();
+            return Some(SessionEnd::Stopped);
+        }
+        let is_done = |partition: &PartitionWork| {
+            let by = partition.let_go_by?;
+            let is_done = is_committed && partition.running == 0;
+            (now >= by || is_done).then(|| partition.at.clone())
+        };
+        let done: Vec<TopicPartition> = self.partitions.values().filter_map(is_done).collect();
+        if !done.is_empty() {
+            for at in &done {
+                let next = self
+                    .partitions
+                    .get(at)
+                    .map(|partition| partition.tracker.position());
+                tracing::info!(binding = self.binding.options.name, %at, next, "let go");
+                self.forget(at);
+            }
+            // If the session is gone, so are the partitions.
+            self.session.release(&done).await.ok();
+        }
+        None
+    }
+
+    /// Gives the rest of a batch back that took too long.
+    pub(super) async fn hand_back(&mut self) {
+        let is_ready = |partition: &&mut PartitionWork| {
+            partition.is_handing_back && partition.running == 0 && partition.let_go_by.is_none()
+        };
+        let mut seeks: Vec<(TopicPartition, Fence, i64)> = Vec::new();
+        let mut kept: Vec<(TopicPartition, LaneKey)> = Vec::new();
+        for partition in self.partitions.values_mut().filter(is_ready) {
+            partition.is_handing_back = false;
+            partition.stop = Arc::new(AtomicBool::new(false));
+            partition.batch = None;
+            if let Some(from) = partition.take_unbegun() {
+                seeks.push((partition.at.clone(), partition.fence, from));
+            }
+            kept.extend(
+                partition
+                    .lanes
+                    .keys()
+                    .map(|key| (partition.at.clone(), key.clone())),
+            );
+        }
+        for (at, key) in kept {
+            self.make_ready(&at, &key);
+        }
+        for (at, fence, from) in seeks {
+            // A partition that is not ours any more is handed out to somebody else anyway.
+            self.session.seek(&at, fence, Offset(from)).await.ok();
+        }
+    }
+
+    /// The next record of a partition is not there any more, or there is no offset to begin at.
+    pub(super) async fn lost_records(
+        &mut self,
+        at: TopicPartition,
+        asked: Offset,
+        start: Offset,
+    ) -> SessionEnd {
+        if asked == StartAt::NO_OFFSET {
+            return SessionEnd::Fatal(format!(
+                "group `{}` has no committed offset for {at}, and `auto-offset-reset` is none",
+                self.seat.group
+            ));
+        }
+        let lost = u64::try_from(start.0.saturating_sub(asked.0)).unwrap_or(0);
+        let why = format!(
+            "offsets {asked} up to {start} of {at} are gone (`log_retention`); `start` goes on at {start}"
+        );
+        let Some(partition) = self.partitions.get(&at).filter(|_| lost > 0) else {
+            return SessionEnd::Fatal(why);
+        };
+        let posting = Posting {
+            bucket: Bucket::Offsets {
+                partition: at.partition,
+                first: asked,
+                last: Offset(start.0 - 1),
+            },
+            from: Some(Place::Queued),
+            to: Some(Place::Lost(LOG_RETENTION)),
+            count: lost,
+            id_sum: 0,
+        };
+        let passed = OffsetCommit {
+            at: at.clone(),
+            fence: partition.fence,
+            next: start,
+            metadata: String::new(),
+            postings: vec![posting],
+        };
+        let commit = Commit {
+            appends: Vec::new(),
+            offsets: vec![passed],
+        };
+        match self.committer.clone().make(commit).await {
+            Ok(()) => {
+                tracing::error!(
+                    binding = self.binding.options.name, %at, %asked, %start, lost, reason = "log_retention",
+                    "records were removed before they were read"
+                );
+                SessionEnd::Fatal(why)
+            }
+            Err(failed) => SessionEnd::Lost(failed.error),
+        }
+    }
+
+    /// Tells where a partition stands, for health and for people.
+    pub(super) fn show(&self, partition: &PartitionWork) {
+        self.binding.status.lock().shown(&self.seat, partition);
+    }
+}
+
+/// Whether an error of a commit means that this session is over.
+pub(super) fn ends_session(error: &LogError) -> bool {
+    matches!(
+        error,
+        LogError::Closed
+            | LogError::Stopped { .. }
+            | LogError::OffsetRegressed { .. }
+            | LogError::OutOfRange { .. }
+    )
+}

@@ -1,0 +1,251 @@
+//! Results of runs and of commits.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tidegate_core::Backoff;
+use tidegate_core::books::Place;
+use tidegate_log::{LogError, TopicPartition};
+
+use super::assign::ends_session;
+use super::{CommitTrouble, CommitUnderWay, Consumer, SessionEnd};
+use crate::attempt::{AttemptOutcome, RunReport};
+use crate::commit::{CommitPart, FailedCommit};
+use crate::lanes::{SettledRecord, Work};
+use crate::options::{AckMode, HandOff};
+use crate::telemetry;
+
+/// How long hand-offs wait for company.
+const HAND_OFF_GROUP: Duration = Duration::from_millis(5);
+/// The longest time that settled records wait for the rest of their batch, with `ack-mode: MANUAL`.
+const MANUAL_WAIT: Duration = Duration::from_secs(1);
+
+impl Consumer {
+    pub(super) fn on_report(&mut self, report: RunReport) {
+        let RunReport {
+            at,
+            fence,
+            lane,
+            finished,
+            is_over,
+        } = report;
+        let is_ours = self
+            .partitions
+            .get(&at)
+            .is_some_and(|found| found.fence == fence);
+        if !is_ours {
+            return;
+        }
+        let mut kept: Vec<Work> = Vec::new();
+        for (work, outcome) in finished {
+            match outcome {
+                AttemptOutcome::Handled(outputs) => {
+                    telemetry::attempts(&self.binding.options.name, self.seat.tier, work.attempt);
+                    let settled = SettledRecord {
+                        event_id: work.record.event_id(),
+                        moved: Some((self.place_before(), Place::Delivered)),
+                        appends: outputs,
+                        reason: None,
+                        delivery: work.delivery(),
+                    };
+                    self.end_probe(&at, &lane);
+                    self.settle(&at, work.offset(), settled);
+                }
+                AttemptOutcome::Failed(failure) => {
+                    kept.extend(self.on_failure(&at, &lane, work, failure));
+                }
+                AttemptOutcome::NotBegun => kept.push(work),
+            }
+        }
+        let now = self.now();
+        let Some(partition) = self.partitions.get_mut(&at) else {
+            return;
+        };
+        kept.sort_by_key(Work::offset);
+        partition.put_back(&lane, kept);
+        partition.follow_batch(now);
+        if is_over {
+            partition.running -= 1;
+            self.running -= 1;
+            if let Some(lane) = partition.lanes.get_mut(&lane) {
+                lane.running = None;
+            }
+            partition.tidy(&lane);
+            self.make_ready(&at, &lane);
+        }
+        self.want_commit(&at);
+    }
+
+    /// Where records of this consumer are by the books.
+    pub(super) fn place_before(&self) -> Place {
+        match self.seat.tier.0 {
+            0 => Place::Queued,
+            _ => Place::Retrying,
+        }
+    }
+
+    /// A record is settled.
+    pub(super) fn settle(&mut self, at: &TopicPartition, offset: i64, settled: SettledRecord) {
+        if let Some(partition) = self.partitions.get_mut(at) {
+            partition.settle(offset, settled);
+        }
+    }
+
+    /// Says when a partition is to be committed.
+    pub(super) fn want_commit(&mut self, at: &TopicPartition) {
+        let now = self.now();
+        let options = &self.binding.options;
+        let Some(partition) = self.partitions.get(at) else {
+            return;
+        };
+        let next = partition.tracker.next();
+        let held = partition.committed.as_ref().map(|(next, _)| *next);
+        let moves = next > held.unwrap_or(partition.tracker.position());
+        if partition.pending.is_empty() && !moves {
+            return;
+        }
+        let has_hand_off = partition
+            .pending
+            .values()
+            .any(|settled| !settled.appends.is_empty());
+        let is_whole = partition.tracker.open_count() == 0
+            || partition.pending.len() >= options.max_poll_records;
+        let due = match options.ack_mode {
+            AckMode::Manual if !is_whole => now + MANUAL_WAIT,
+            AckMode::Manual | AckMode::ManualImmediate if has_hand_off => now + HAND_OFF_GROUP,
+            AckMode::Manual | AckMode::ManualImmediate => now,
+        };
+        self.commit_due = Some(self.commit_due.map_or(due, |before| before.min(due)));
+    }
+
+    pub(super) fn on_commit(&mut self, made: Result<(), FailedCommit>) -> Option<SessionEnd> {
+        let CommitUnderWay {
+            parts,
+            has_hand_offs,
+            ..
+        } = self.commit.take()?;
+        match made {
+            Ok(()) => {
+                self.trouble = self
+                    .trouble
+                    .take()
+                    .filter(|_| !has_hand_offs && self.has_blocked());
+                if self.trouble.is_none() {
+                    self.binding.status.lock().commits_again(&self.seat);
+                }
+                for part in parts {
+                    self.committed(part);
+                }
+                None
+            }
+            Err(failed) => self.on_failed_commit(failed, parts, has_hand_offs),
+        }
+    }
+
+    /// Whether hand-offs still wait for the commit that failed.
+    fn has_blocked(&self) -> bool {
+        let mut settled = self
+            .partitions
+            .values()
+            .flat_map(|found| found.pending.values());
+        settled.any(|settled| !settled.appends.is_empty())
+    }
+
+    fn committed(&mut self, part: CommitPart) {
+        let now = self.now();
+        let binding = self.binding.options.name.clone();
+        let CommitPart {
+            at,
+            fence,
+            next,
+            text,
+            taken,
+        } = part;
+        let delivered =
+            |settled: &&SettledRecord| matches!(&settled.moved, Some((_, Place::Delivered)));
+        let count = taken.values().filter(delivered).count() as u64;
+        if count > 0 {
+            telemetry::processed(&binding, &at.topic, at.partition, count);
+        }
+        if self.seat.tier.0 > 0 && self.binding.options.hand_off == HandOff::AtLeastOnce {
+            for settled in taken.values().filter(|settled| settled.delivery > 0) {
+                self.copies.remember(settled.event_id, settled.delivery);
+            }
+        }
+        for reason in taken.values().filter_map(|settled| settled.reason) {
+            telemetry::dead_lettered(&binding, &self.binding.options.topic, reason);
+        }
+        let Some(partition) = self
+            .partitions
+            .get_mut(&at)
+            .filter(|found| found.fence == fence)
+        else {
+            return;
+        };
+        if partition.tracker.position() != next || partition.tracker.open_count() == 0 {
+            partition.standing_since = now;
+        }
+        partition.tracker.committed(next);
+        partition.committed = Some((next, text));
+        partition.committed_at = now;
+        self.want_commit(&at);
+        if let Some(partition) = self.partitions.get(&at) {
+            self.show(partition);
+        }
+    }
+
+    fn on_failed_commit(
+        &mut self,
+        failed: FailedCommit,
+        parts: Vec<CommitPart>,
+        has_hand_offs: bool,
+    ) -> Option<SessionEnd> {
+        let FailedCommit {
+            error,
+            is_handed_off,
+        } = failed;
+        let binding = &self.binding.options.name;
+        telemetry::commit_failed(binding, &error.code());
+        for part in parts {
+            let found = self.partitions.get_mut(&part.at);
+            let Some(partition) = found.filter(|found| found.fence == part.fence) else {
+                continue;
+            };
+            let mut taken: BTreeMap<i64, SettledRecord> = part.taken;
+            if is_handed_off {
+                // They lie in their topics; only the offset is missing.
+                taken
+                    .values_mut()
+                    .for_each(|settled| settled.appends.clear());
+            }
+            partition.pending.append(&mut taken);
+        }
+        if let LogError::Fenced { at } = &error {
+            tracing::warn!(binding, %at, "a commit came too late; the partition is not ours any more");
+            let at = at.clone();
+            self.forget(&at);
+            self.commit_due = Some(self.now());
+            return None;
+        }
+        if ends_session(&error) {
+            return Some(SessionEnd::Lost(error));
+        }
+        let retries = self
+            .trouble
+            .as_ref()
+            .map_or(0, |trouble| trouble.retries + 1);
+        let backoff =
+            Backoff::exponential(Duration::from_millis(100), 2.0, Duration::from_secs(60));
+        tracing::warn!(binding, retries, %error, "a commit failed; its records are kept");
+        self.binding
+            .status
+            .lock()
+            .commit_failed(&self.seat, error.to_string());
+        self.trouble = Some(CommitTrouble {
+            retries,
+            until: self.now() + backoff.wait_without_jitter(retries),
+            tries_without: has_hand_offs,
+        });
+        None
+    }
+}

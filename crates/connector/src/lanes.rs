@@ -1,0 +1,351 @@
+//! The records of one partition that are in hand: lanes of records that must stay in order.
+//!
+//! A lane is a partition, a key or a single record, by `concurrency-mode`. Within a lane the next record
+//! begins only after the one before it is settled or handed off.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate_core::books::Place;
+use tidegate_core::dead_letter::Reason;
+use tidegate_core::env::Task;
+use tidegate_core::{EventId, Failure};
+use tidegate_log::{Append, Fence, TopicPartition};
+
+use crate::handler::ConsumedRecord;
+use crate::hop::RetryHistory;
+use crate::marks::Ranges;
+use crate::options::ConcurrencyMode;
+use crate::tracker::OffsetTracker;
+
+/// A record in hand.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) record: Arc<ConsumedRecord>,
+    /// Attempts in this delivery.
+    pub(crate) attempt: u32,
+    /// Its history; for records of the main topic it is read when they fail.
+    pub(crate) history: Option<Box<RetryHistory>>,
+    /// Not before this time of the wall clock, nor (whichever comes first) of the monotonic one.
+    pub(crate) due: Option<DueTime>,
+    /// The last failure, for an operator who gives it up.
+    pub(crate) failure: Option<Box<Failure>>,
+}
+
+impl Work {
+    pub(crate) fn offset(&self) -> i64 {
+        self.record.offset().0
+    }
+
+    /// Which delivery within its tier it is, from 1.
+    pub(crate) fn delivery(&self) -> u32 {
+        self.history
+            .as_ref()
+            .map_or(1, |history| history.rung.delivery)
+    }
+
+    fn size(&self) -> usize {
+        self.record.record().size()
+    }
+}
+
+/// When a record of a tier may be handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DueTime {
+    /// Handed to the tier, and its delay.
+    pub(crate) at_ms: u64,
+    /// Received, and the delay of the tier: no clock that went wrong holds a record longer.
+    pub(crate) at_latest: Duration,
+}
+
+impl DueTime {
+    /// How long to wait still; nothing when it is due.
+    pub(crate) fn wait(self, now_ms: u64, elapsed: Duration) -> Duration {
+        let by_wall = Duration::from_millis(self.at_ms.saturating_sub(now_ms));
+        by_wall.min(self.at_latest.saturating_sub(elapsed))
+    }
+}
+
+/// Which records must stay in order with each other.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LaneKey {
+    Partition,
+    Key(Bytes),
+    Record(i64),
+}
+
+impl LaneKey {
+    fn of(mode: ConcurrencyMode, record: &ConsumedRecord) -> Self {
+        match (mode, record.key()) {
+            (ConcurrencyMode::Partition, _) => Self::Partition,
+            (ConcurrencyMode::Key, Some(key)) => Self::Key(key.clone()),
+            // A record without a key has no order.
+            (ConcurrencyMode::Key, None) | (ConcurrencyMode::Unordered, _) => {
+                Self::Record(record.offset().0)
+            }
+        }
+    }
+}
+
+/// Records that stay in order.
+#[derive(Debug, Default)]
+pub(crate) struct WorkLane {
+    pub(crate) queue: VecDeque<Work>,
+    /// The run that has its first records, and the first of them.
+    pub(crate) running: Option<RunningLane>,
+    /// Nothing of it begins before this.
+    pub(crate) wait_until: Option<Duration>,
+    /// Whether its first record is tried alone because of a System failure, and how often that was.
+    pub(crate) probes: Option<u32>,
+    pub(crate) is_ready: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct RunningLane {
+    pub(crate) task: Task,
+    pub(crate) first: (i64, Option<Bytes>),
+}
+
+/// A record that is settled and waits for the commit that says so.
+#[derive(Debug)]
+pub(crate) struct SettledRecord {
+    pub(crate) event_id: EventId,
+    /// Its move in the books; none for a record that is not in ours.
+    pub(crate) moved: Option<(Place, Place)>,
+    /// Records to be written in the same commit: a hand-off, or outputs of the handler.
+    pub(crate) appends: Vec<Append>,
+    /// The reason, of a dead letter.
+    pub(crate) reason: Option<Reason>,
+    /// Which delivery within its tier it was, from 1; 0 where that does not matter.
+    pub(crate) delivery: u32,
+}
+
+/// Everything about one partition under one assignment.
+#[derive(Debug)]
+pub(crate) struct PartitionWork {
+    pub(crate) at: TopicPartition,
+    pub(crate) fence: Fence,
+    pub(crate) tracker: OffsetTracker,
+    pub(crate) lanes: BTreeMap<LaneKey, WorkLane>,
+    pub(crate) pending: BTreeMap<i64, SettledRecord>,
+    /// Tells runs to stop after their record.
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) running: usize,
+    pub(crate) queued: usize,
+    pub(crate) queued_bytes: usize,
+    /// Whether the session hands out none of it for now.
+    pub(crate) is_held_back: bool,
+    /// It is to be let go, at the latest then.
+    pub(crate) let_go_by: Option<Duration>,
+    /// Since when the present batch is in hand, and the offset behind it.
+    pub(crate) batch: Option<(Duration, i64)>,
+    /// Its rest is handed back as soon as no run has it.
+    pub(crate) is_handing_back: bool,
+    /// The offset and the text that the log holds, as far as they are known.
+    pub(crate) committed: Option<(i64, String)>,
+    pub(crate) committed_at: Duration,
+    /// Since when the committed offset stands still with records in hand.
+    pub(crate) standing_since: Duration,
+}
+
+impl PartitionWork {
+    pub(crate) fn new(
+        at: TopicPartition,
+        fence: Fence,
+        position: i64,
+        marks: Ranges,
+        committed: Option<(i64, String)>,
+        now: Duration,
+    ) -> Self {
+        Self {
+            at,
+            fence,
+            tracker: OffsetTracker::new(position, marks),
+            lanes: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            stop: Arc::new(AtomicBool::new(false)),
+            running: 0,
+            queued: 0,
+            queued_bytes: 0,
+            is_held_back: false,
+            let_go_by: None,
+            batch: None,
+            is_handing_back: false,
+            committed,
+            committed_at: now,
+            standing_since: now,
+        }
+    }
+
+    /// Puts a record at the end of its lane, and says which lane that is.
+    pub(crate) fn enqueue(&mut self, mode: ConcurrencyMode, work: Work) -> LaneKey {
+        let key = LaneKey::of(mode, &work.record);
+        self.queued += 1;
+        self.queued_bytes += work.size();
+        self.lanes
+            .entry(key.clone())
+            .or_default()
+            .queue
+            .push_back(work);
+        key
+    }
+
+    /// Puts records back at the front of their lane, in their order.
+    pub(crate) fn put_back(&mut self, key: &LaneKey, works: Vec<Work>) {
+        let lane = self.lanes.entry(key.clone()).or_default();
+        self.queued += works.len();
+        self.queued_bytes += works.iter().map(Work::size).sum::<usize>();
+        for work in works.into_iter().rev() {
+            lane.queue.push_front(work);
+        }
+    }
+
+    /// Takes up to `limit` records of a lane, all of them due.
+    pub(crate) fn take(
+        &mut self,
+        key: &LaneKey,
+        limit: usize,
+        is_due: impl Fn(&Work) -> bool,
+    ) -> Vec<Work> {
+        let Some(lane) = self.lanes.get_mut(key) else {
+            return Vec::new();
+        };
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some(work) = lane.queue.pop_front()
+        {
+            // A record that was tried before is tried alone: it may have to wait again.
+            let is_alone = work.attempt > 0;
+            if !is_due(&work) || (is_alone && !taken.is_empty()) {
+                lane.queue.push_front(work);
+                break;
+            }
+            self.queued -= 1;
+            self.queued_bytes -= work.size();
+            taken.push(work);
+            if is_alone {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Forgets a lane that has nothing any more.
+    pub(crate) fn tidy(&mut self, key: &LaneKey) {
+        let is_empty = |lane: &WorkLane| lane.queue.is_empty() && lane.running.is_none();
+        if self.lanes.get(key).is_some_and(is_empty) {
+            self.lanes.remove(key);
+        }
+    }
+
+    /// A record is settled.
+    pub(crate) fn settle(&mut self, offset: i64, settlement: SettledRecord) {
+        if self.tracker.settle(offset) {
+            self.pending.insert(offset, settlement);
+        }
+    }
+
+    /// Takes every record that no attempt was made at out of its lane. Returns the offset to go back to.
+    pub(crate) fn take_unbegun(&mut self) -> Option<i64> {
+        let mut offsets = Vec::new();
+        for lane in self.lanes.values_mut() {
+            let is_probed = lane.probes.is_some();
+            let (kept, unbegun): (VecDeque<Work>, VecDeque<Work>) = lane
+                .queue
+                .drain(..)
+                .partition(|work| work.attempt > 0 || is_probed);
+            lane.queue = kept;
+            for work in unbegun {
+                self.queued -= 1;
+                self.queued_bytes -= work.size();
+                offsets.push(work.offset());
+            }
+        }
+        self.lanes
+            .retain(|_, lane| !lane.queue.is_empty() || lane.running.is_some());
+        self.tracker.give_back(&offsets)
+    }
+
+    /// Takes a record out of its lane that no run has.
+    pub(crate) fn take_held(&mut self, offset: i64) -> Option<(LaneKey, Work)> {
+        let (key, lane) = self
+            .lanes
+            .iter_mut()
+            .find(|(_, lane)| lane.queue.iter().any(|work| work.offset() == offset))?;
+        let index = lane.queue.iter().position(|work| work.offset() == offset)?;
+        let work = lane.queue.remove(index)?;
+        lane.wait_until = None;
+        self.queued -= 1;
+        self.queued_bytes -= work.size();
+        Some((key.clone(), work))
+    }
+
+    /// Runs stop after their record.
+    pub(crate) fn stop_runs(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// The present batch is over once everything before its end is settled.
+    pub(crate) fn follow_batch(&mut self, now: Duration) {
+        if self
+            .batch
+            .is_some_and(|(_, end)| self.tracker.next() >= end)
+        {
+            let is_more = self.tracker.open_count() > 0;
+            self.batch = is_more.then(|| (now, self.tracker.end()));
+        }
+    }
+
+    /// Whether one of its records is tried alone because of a System failure.
+    pub(crate) fn has_probe(&self) -> bool {
+        self.lanes.values().any(|lane| lane.probes.is_some())
+    }
+
+    /// The offset that holds the commit up, and its key.
+    pub(crate) fn blocker(&self) -> Option<(i64, Option<Bytes>)> {
+        if self.tracker.open_count() == 0 {
+            return None;
+        }
+        let next = self.tracker.next();
+        let running = self.lanes.values().filter_map(|lane| lane.running.as_ref());
+        let running = running.map(|running| running.first.clone());
+        let queued = self.lanes.values().filter_map(|lane| lane.queue.front());
+        let queued = queued.map(|work| (work.offset(), work.record.key().cloned()));
+        let found = running.chain(queued).find(|(offset, _)| *offset == next);
+        Some(found.unwrap_or((next, None)))
+    }
+}
+
+impl Drop for PartitionWork {
+    fn drop(&mut self) {
+        // Nobody settles what they do any more.
+        self.stop_runs();
+        for lane in self.lanes.values() {
+            if let Some(running) = &lane.running {
+                running.task.abort();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c23_a_record_is_due_by_the_wall_clock_or_by_its_own_delay() {
+        let due = DueTime {
+            at_ms: 10_000,
+            at_latest: Duration::from_secs(60),
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(due.wait(4_000, seconds(50)), seconds(6));
+        assert_eq!(due.wait(10_000, seconds(50)), Duration::ZERO);
+        // The wall clock went back by an hour: its own delay is the limit.
+        assert_eq!(due.wait(0, seconds(55)), seconds(5));
+        assert_eq!(due.wait(0, seconds(60)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,307 @@
+//! Which records of a partition are settled, and how far that can be committed.
+//!
+//! **Invariant:** the committable offset is that of the first record that was handed out and is not
+//! settled. So a crash repeats records and never skips one.
+
+use std::collections::BTreeSet;
+
+use crate::marks::Ranges;
+
+/// The progress of one partition under one assignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OffsetTracker {
+    /// The offset that the log holds.
+    committed: i64,
+    /// Behind the last record that was handed out, and behind holes that follow it.
+    end: i64,
+    /// Handed out and not settled.
+    open: BTreeSet<i64>,
+    /// Settled at or above `committed`, with the holes between settled records.
+    settled: Ranges,
+}
+
+impl OffsetTracker {
+    /// A partition that begins at `position`, with these records above it settled before.
+    pub(crate) fn new(position: i64, settled: Ranges) -> Self {
+        Self {
+            committed: position,
+            end: position,
+            open: BTreeSet::new(),
+            settled,
+        }
+    }
+
+    /// Whether the record at `offset`, which was just handed out, is to be handled: not if it was settled
+    /// before, or is in hand already.
+    pub(crate) fn hand_out(&mut self, offset: i64) -> bool {
+        self.end = self.end.max(offset + 1);
+        !self.is_settled(offset) && self.open.insert(offset)
+    }
+
+    /// A batch is over: everything before `next` was handed out or is a hole.
+    pub(crate) fn end_batch(&mut self, next: i64) {
+        self.end = self.end.max(next);
+    }
+
+    /// The record at `offset` is settled. Says whether it was open.
+    pub(crate) fn settle(&mut self, offset: i64) -> bool {
+        if !self.open.remove(&offset) {
+            return false;
+        }
+        let below = self.open.range(..offset).next_back();
+        let from = below.map_or(self.committed, |below| below + 1);
+        let above = self.open.range(offset..).next();
+        let to = above.map_or(offset + 1, |above| *above);
+        let to = match self.settled.range(..=to).next_back() {
+            // A range from before the assignment may reach further.
+            Some((_, end)) => to.max(*end).min(above.map_or(i64::MAX, |above| *above)),
+            None => to,
+        };
+        let within: Vec<i64> = self
+            .settled
+            .range(from..to)
+            .map(|(start, _)| *start)
+            .collect();
+        for start in within {
+            self.settled.remove(&start);
+        }
+        self.settled.insert(from, to);
+        true
+    }
+
+    /// The record at `offset` is not settled after all: its hand-off was not done.
+    pub(crate) fn reopen(&mut self, offset: i64) {
+        if offset >= self.end || !self.open.insert(offset) {
+            return;
+        }
+        if let Some((&from, &to)) = self.settled.range(..=offset).next_back()
+            && offset < to
+        {
+            self.settled.remove(&from);
+            if from < offset {
+                self.settled.insert(from, offset);
+            }
+            if offset + 1 < to {
+                self.settled.insert(offset + 1, to);
+            }
+        }
+    }
+
+    /// These records were given back to the log unhandled; they will be handed out again. Returns the offset
+    /// to go back to.
+    pub(crate) fn give_back(&mut self, offsets: &[i64]) -> Option<i64> {
+        let from = offsets.iter().copied().min()?;
+        for offset in offsets {
+            self.open.remove(offset);
+        }
+        self.end = self.end.min(from);
+        Some(from)
+    }
+
+    /// The offset that may be committed now.
+    pub(crate) fn next(&self) -> i64 {
+        self.open.first().copied().unwrap_or(self.end)
+    }
+
+    /// The settled ranges above [`next`](Self::next).
+    pub(crate) fn ahead(&self) -> Ranges {
+        let next = self.next();
+        let above = self.settled.iter().filter(|(_, to)| **to > next);
+        above.map(|(from, to)| ((*from).max(next), *to)).collect()
+    }
+
+    /// The log holds this offset now.
+    pub(crate) fn committed(&mut self, next: i64) {
+        self.committed = self.committed.max(next);
+        let passed: Vec<i64> = self
+            .settled
+            .range(..self.committed)
+            .filter(|(_, to)| **to <= self.committed)
+            .map(|(from, _)| *from)
+            .collect();
+        for from in passed {
+            self.settled.remove(&from);
+        }
+    }
+
+    /// Records that were handed out and are not settled.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// How far the last record that was handed out lies above the committable offset.
+    pub(crate) fn reach(&self) -> i64 {
+        self.end - self.next()
+    }
+
+    /// Behind the last record that was handed out.
+    pub(crate) fn end(&self) -> i64 {
+        self.end
+    }
+
+    /// The offset that the log holds.
+    pub(crate) fn position(&self) -> i64 {
+        self.committed
+    }
+
+    fn is_settled(&self, offset: i64) -> bool {
+        let below = self.settled.range(..=offset).next_back();
+        below.is_some_and(|(_, to)| offset < *to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn handed_out(offsets: impl IntoIterator<Item = i64>) -> OffsetTracker {
+        let mut tracker = OffsetTracker::new(0, Ranges::new());
+        for offset in offsets {
+            assert!(tracker.hand_out(offset));
+        }
+        tracker
+    }
+
+    #[test]
+    fn c02_the_commit_stops_at_the_first_unfinished_record() {
+        let mut tracker = handed_out(0..10);
+        for offset in [1, 2, 5, 9] {
+            assert!(tracker.settle(offset));
+        }
+        assert_eq!(tracker.next(), 0);
+        assert_eq!(tracker.ahead(), Ranges::from([(1, 3), (5, 6), (9, 10)]));
+        assert!(tracker.settle(0));
+        assert_eq!(tracker.next(), 3);
+        assert_eq!(tracker.ahead(), Ranges::from([(5, 6), (9, 10)]));
+        assert!(!tracker.settle(0), "settling twice changes nothing");
+    }
+
+    #[test]
+    fn holes_are_passed_and_need_no_range_of_their_own() {
+        let mut tracker = handed_out([0, 3, 6]);
+        tracker.end_batch(9);
+        tracker.settle(3);
+        tracker.settle(6);
+        assert_eq!(tracker.ahead().len(), 1);
+        tracker.settle(0);
+        assert_eq!(tracker.next(), 9);
+    }
+
+    #[test]
+    fn a_hand_off_that_was_not_done_is_open_again() {
+        let mut tracker = handed_out(0..5);
+        for offset in 0..5 {
+            tracker.settle(offset);
+        }
+        assert_eq!(tracker.next(), 5);
+        tracker.reopen(2);
+        assert_eq!(tracker.next(), 2);
+        assert_eq!(tracker.ahead(), Ranges::from([(3, 5)]));
+        tracker.settle(2);
+        assert_eq!(tracker.next(), 5);
+    }
+
+    #[test]
+    fn records_that_were_given_back_are_handed_out_again() {
+        let mut tracker = handed_out(0..6);
+        tracker.settle(0);
+        tracker.settle(4);
+        assert_eq!(tracker.give_back(&[3]), Some(3));
+        assert_eq!((tracker.next(), tracker.open_count()), (1, 3));
+        assert!(tracker.hand_out(3));
+        assert!(!tracker.hand_out(4), "it is settled");
+        assert!(!tracker.hand_out(5), "it is in hand");
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        HandOut { hole: i64 },
+        Settle(usize),
+        Reopen(usize),
+        Commit,
+        Restart,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0_i64..3).prop_map(|hole| Step::HandOut { hole }),
+            4 => any::<usize>().prop_map(Step::Settle),
+            1 => any::<usize>().prop_map(Step::Reopen),
+            2 => Just(Step::Commit),
+            1 => Just(Step::Restart),
+        ]
+    }
+
+    proptest! {
+        /// A list of records and whether each is settled says the same as the tracker.
+        #[test]
+        fn the_tracker_agrees_with_a_list(steps in proptest::collection::vec(step(), 1..120)) {
+            let mut log: Vec<i64> = Vec::new();
+            let mut durable = (0_i64, Ranges::new());
+            let mut settled: BTreeSet<i64> = BTreeSet::new();
+            let mut open: Vec<i64> = Vec::new();
+            let mut tracker = OffsetTracker::new(0, Ranges::new());
+            let mut end = 0;
+            for step in steps {
+                match step {
+                    Step::HandOut { hole } => {
+                        let offset = end + hole;
+                        end = offset + 1;
+                        log.push(offset);
+                        prop_assert!(tracker.hand_out(offset));
+                        open.push(offset);
+                    }
+                    Step::Settle(nth) if !open.is_empty() => {
+                        let offset = open.remove(nth % open.len());
+                        prop_assert!(tracker.settle(offset));
+                        settled.insert(offset);
+                    }
+                    Step::Reopen(nth) => {
+                        let new: Vec<i64> = settled.iter().copied().filter(|offset| {
+                            let (next, marks) = &durable;
+                            offset >= next && !marks.iter().any(|(a, b)| a <= offset && offset < b)
+                        }).collect();
+                        if !new.is_empty() {
+                            let offset = new[nth % new.len()];
+                            settled.remove(&offset);
+                            open.push(offset);
+                            tracker.reopen(offset);
+                        }
+                    }
+                    Step::Commit => {
+                        durable = (tracker.next(), tracker.ahead());
+                        tracker.committed(durable.0);
+                    }
+                    Step::Restart => {
+                        tracker = OffsetTracker::new(durable.0, durable.1.clone());
+                        settled.retain(|offset| {
+                            *offset < durable.0
+                                || durable.1.iter().any(|(a, b)| a <= offset && offset < b)
+                        });
+                        open.clear();
+                        for offset in log.iter().copied().filter(|offset| *offset >= durable.0) {
+                            let is_new = tracker.hand_out(offset);
+                            prop_assert_eq!(is_new, !settled.contains(&offset), "{}", offset);
+                            if is_new {
+                                open.push(offset);
+                            }
+                        }
+                    }
+                    Step::Settle(_) => {}
+                }
+                let lowest = open.iter().copied().min();
+                match lowest {
+                    Some(lowest) => prop_assert_eq!(tracker.next(), lowest),
+                    None => prop_assert!(tracker.next() >= end || log.is_empty()),
+                }
+                for offset in &log {
+                    let is_ahead = tracker.ahead().iter().any(|(a, b)| a <= offset && offset < b);
+                    let is_told = *offset < tracker.next() || is_ahead;
+                    prop_assert_eq!(is_told, settled.contains(offset), "{}", offset);
+                }
+            }
+        }
+    }
+}

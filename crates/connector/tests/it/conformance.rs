@@ -1,0 +1,7 @@
+//! The rules of a binding, played on every log.
+
+pub(crate) mod breaker;
+pub(crate) mod lifecycle;
+pub(crate) mod offsets;
+pub(crate) mod outages;
+pub(crate) mod tiers;

@@ -1,0 +1,159 @@
+//! Rules that need simulated time, or faults of the log that no real one makes to order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidegate_connector::BindingOptions;
+use tidegate_core::TierIndex;
+use tidegate_sim::LogFault;
+
+use crate::scene::{Scene, Script, on_model, text, transient};
+
+#[test]
+fn c20_the_default_ladder_in_virtual_time() {
+    on_model(|scene: Scene| async move {
+        let topic = scene.topic("orders", 1).await;
+        let options = BindingOptions::new("orders", "orders", "group").unwrap();
+        let script = Script::new(&scene);
+        scene.send(&topic, 0, &["poison"]).await;
+        let began = scene.env.clock.elapsed();
+        let connector = scene
+            .start(
+                options.clone(),
+                script.answers(|_| transient("timeout.read")),
+            )
+            .await;
+        while scene.letters(&options).await.is_empty() {
+            scene.env.clock.sleep(Duration::from_secs(1)).await;
+        }
+        let took = scene.env.clock.elapsed() - began;
+        connector.stop("orders").await.unwrap();
+        assert_eq!(script.calls().len(), 30);
+        let minutes = took.as_secs_f64() / 60.0;
+        assert!((18.5..19.5).contains(&minutes), "{minutes} minutes");
+    });
+}
+
+#[test]
+fn c43_an_outage_of_an_hour_leaves_the_dead_letters_empty() {
+    on_model(|scene: Scene| async move {
+        let topic = scene.topic("orders", 1).await;
+        let mut options = BindingOptions::new("orders", "orders", "group").unwrap();
+        options.breaker.is_enabled = true;
+        let script = Script::new(&scene);
+        let is_down = Arc::new(AtomicBool::new(false));
+        let down = Arc::clone(&is_down);
+        let handler = script.answers(move |_| match down.load(Ordering::Relaxed) {
+            true => transient("connection.refused"),
+            false => Ok(()),
+        });
+        let connector = scene.start(options.clone(), handler).await;
+        for minute in 0..80 {
+            is_down.store((5..65).contains(&minute), Ordering::Relaxed);
+            for n in 0..30 {
+                scene.send(&topic, 0, &[&format!("{minute}-{n}")]).await;
+                scene.env.clock.sleep(Duration::from_secs(2)).await;
+            }
+        }
+        scene.until_committed(&options.group, &topic, 2_400).await;
+        // Those that went to a tier before the breaker opened come back.
+        for tier in 1..=3 {
+            let tier = TierIndex(tier);
+            let (group, name) = (
+                options.tier_group(tier).unwrap(),
+                options.tier_topic(tier).unwrap(),
+            );
+            if let Some(last) = scene.records(&name, 0).await.last() {
+                scene.until_passed(&group, &name, last.offset.0).await;
+            }
+        }
+        connector.stop("orders").await.unwrap();
+        assert_eq!(scene.letters(&options).await, []);
+        let mut values = script.values();
+        values.sort();
+        values.dedup();
+        assert_eq!(values.len(), 2_400);
+    });
+}
+
+#[test]
+fn c24_an_answer_that_is_lost_makes_no_second_copy() {
+    for fault in [
+        LogFault::LoseAnswer,
+        LogFault::LoseRequest,
+        LogFault::Refuse,
+    ] {
+        on_model(move |scene: Scene| async move {
+            let topic = scene.topic("orders", 1).await;
+            let mut options = scene.options(&topic);
+            options.retry.tier0.max_attempts = 1;
+            let script = Script::new(&scene);
+            let is_held = Arc::new(AtomicBool::new(true));
+            let (held, clock) = (Arc::clone(&is_held), Arc::clone(&scene.env.clock));
+            let handler = script.handler(move |record| {
+                let (held, clock) = (Arc::clone(&held), Arc::clone(&clock));
+                async move {
+                    while held.load(Ordering::Relaxed) {
+                        clock.sleep(Duration::from_millis(1)).await;
+                    }
+                    match record.tier().0 {
+                        0 => transient("timeout.read"),
+                        _ => Ok(()),
+                    }
+                }
+            });
+            let connector = scene.start(options.clone(), handler).await;
+            scene.send(&topic, 0, &["a"]).await;
+            scene
+                .until("it is in hand", || script.calls().len() == 1)
+                .await;
+            let model = scene.model.clone().unwrap();
+            model.inject(fault);
+            is_held.store(false, Ordering::Relaxed);
+            scene.until_committed(&options.group, &topic, 1).await;
+            let tier = options.tier_topic(TierIndex(1)).unwrap();
+            let group = options.tier_group(TierIndex(1)).unwrap();
+            scene.until_committed(&group, &tier, 1).await;
+            connector.stop("orders").await.unwrap();
+            assert_eq!(model.faults_left(), 0);
+            assert_eq!(scene.records(&tier, 0).await.len(), 1, "{fault:?}");
+            assert_eq!(script.values(), ["a", "a"]);
+        });
+    }
+}
+
+#[test]
+fn c07_a_member_that_was_taken_for_dead_commits_nothing() {
+    on_model(|scene: Scene| async move {
+        let topic = scene.topic("orders", 1).await;
+        let options = scene.options(&topic);
+        let group = options.group.clone();
+        let script = Script::new(&scene);
+        let clock = Arc::clone(&scene.env.clock);
+        let handler = script.handler(move |record| {
+            let clock = Arc::clone(&clock);
+            async move {
+                clock.sleep(Duration::from_millis(50)).await;
+                match text(record.value()).as_str() {
+                    "bad" if record.tier().0 == 0 => transient("timeout.read"),
+                    _ => Ok(()),
+                }
+            }
+        });
+        scene.send(&topic, 0, &["a", "bad", "b", "c"]).await;
+        let connector = scene.start(options.clone(), handler).await;
+        scene
+            .until("something is in hand", || !script.calls().is_empty())
+            .await;
+        assert!(scene.model.as_ref().unwrap().expel(&group, 0));
+        // It joins again, and everything is handled: nothing is skipped.
+        scene.until_committed(&group, &topic, 4).await;
+        connector.stop("orders").await.unwrap();
+        for value in ["a", "bad", "b", "c"] {
+            assert!(script.count(value) >= 1, "{value}");
+        }
+        let tier = options.tier_topic(TierIndex(1)).unwrap();
+        assert_eq!(scene.records(&tier, 0).await.len(), 1);
+    });
+}

@@ -1,0 +1,414 @@
+//! Bindings under everything at once. Processes crash, partitions move, members are taken for dead. The log
+//! refuses, loses answers and crashes. Clocks jump, operators pause, and handlers fail, panic and hang.
+//!
+//! Safety is checked after each step: whatever lies before a committed offset was handled, or lies in a tier or
+//! in the dead letters. At the end the faults stop, and everything drains: each event was handled, or is one
+//! dead letter, and the books say the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate_connector::{
+    AckMode, Binding, BindingOptions, BoundHandler, ConcurrencyMode, Connector, HandlerAnswer,
+    ListenerType, TierOptions,
+};
+use tidegate_core::books::Books;
+use tidegate_core::env::{Entropy, Env, Stream};
+use tidegate_core::{Code, EventId, Failure, FailureClass, Mutex, Offset, TierIndex, Topic};
+use tidegate_log::{
+    Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition,
+};
+use tidegate_sim::{LogRates, Node, Sim, SimLog, is_long, seeds};
+
+const PARTITIONS: i32 = 3;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The history, kept outside of the nodes.
+struct Witness {
+    handled: Mutex<BTreeSet<u128>>,
+    is_calm: AtomicBool,
+    random: Mutex<Stream>,
+    fenced: AtomicU64,
+}
+
+impl Witness {
+    fn draw(&self, bound: u64) -> u64 {
+        let mut random = self.random.lock();
+        let random: &mut dyn Entropy = &mut *random;
+        random.below(bound)
+    }
+}
+
+fn number(id: EventId) -> u128 {
+    id.as_u128() & 0xffff_ffff
+}
+
+/// An id whose last bits are a number.
+fn id_of(number: u64) -> EventId {
+    EventId::from_u128(
+        (1_700_000_000_000_u128 << 80) | (7 << 76) | (0b10 << 62) | u128::from(number),
+    )
+}
+
+fn fails(class: FailureClass, code: &'static str) -> HandlerAnswer {
+    Err(Failure::new(class, Code::from_static(code), "storm").into())
+}
+
+fn handler(witness: Arc<Witness>, env: &Env) -> BoundHandler {
+    let clock = Arc::clone(&env.clock);
+    BoundHandler::from_fn(move |record| {
+        let (witness, clock) = (Arc::clone(&witness), Arc::clone(&clock));
+        async move {
+            let n = number(record.event_id());
+            if n.is_multiple_of(17) {
+                return fails(FailureClass::Permanent, "business.rule");
+            }
+            if n.is_multiple_of(13) {
+                return fails(FailureClass::Transient, "timeout.read");
+            }
+            if !witness.is_calm.load(Ordering::Relaxed) {
+                match witness.draw(100) {
+                    0..20 => return fails(FailureClass::Transient, "connection.refused"),
+                    20..23 => return fails(FailureClass::System, "access.denied"),
+                    23..27 => panic!("handlers panic"),
+                    27..30 => std::future::pending().await,
+                    30..50 => {
+                        clock
+                            .sleep(Duration::from_millis(witness.draw(3_000)))
+                            .await;
+                    }
+                    _ => {}
+                }
+            }
+            witness.handled.lock().insert(n);
+            Ok(())
+        }
+    })
+}
+
+/// A binding that depends on the seed.
+fn options(draw: &mut dyn Entropy) -> BindingOptions {
+    let mut options = BindingOptions::new("orders", "orders", "g").unwrap();
+    options.concurrency_mode = match draw.below(3) {
+        0 => ConcurrencyMode::Partition,
+        1 => ConcurrencyMode::Key,
+        _ => ConcurrencyMode::Unordered,
+    };
+    if draw.below(2) == 0 {
+        options.ack_mode = AckMode::Manual;
+    }
+    if draw.below(3) == 0 {
+        options.listener_type = ListenerType::Batch;
+    }
+    options.max_poll_records = 1 + usize::try_from(draw.below(12)).unwrap();
+    options.max_in_flight = 1 + usize::try_from(draw.below(20)).unwrap();
+    options.handler_timeout = Duration::from_secs(2);
+    options.stop_timeout = Duration::from_secs(5);
+    options.breaker.is_enabled = draw.below(2) == 0;
+    options.breaker.rule.open_for = Duration::from_secs(3);
+    options.retry.tier0.max_attempts = 1 + u32::try_from(draw.below(3)).unwrap();
+    let tiers = draw.below(3);
+    options.retry.tiers = (0..tiers)
+        .map(|n| TierOptions::new(Duration::from_secs(2 + 3 * n)))
+        .collect();
+    for tier in &mut options.retry.tiers {
+        tier.max_attempts = 2;
+    }
+    options
+}
+
+/// A process with a connector that is started again and again.
+#[derive(Clone, Default)]
+struct Slot(Arc<Mutex<Option<Connector>>>);
+
+fn start_worker(
+    node: &Node,
+    slot: &Slot,
+    log: &SimLog,
+    options: &BindingOptions,
+    witness: &Arc<Witness>,
+) {
+    let env = node.env();
+    let connector = Connector::new(Arc::new(log.clone()), &env);
+    let handler = handler(Arc::clone(witness), &env);
+    connector
+        .register(Binding::new(options.clone(), handler))
+        .unwrap();
+    *slot.0.lock() = Some(connector.clone());
+    let clock = Arc::clone(&env.clock);
+    drop(node.start("worker", async move {
+        while connector.start("orders").await.is_err() {
+            clock.sleep(SECOND).await;
+        }
+        std::future::pending::<()>().await;
+    }));
+}
+
+/// All records of a topic, by partition; nothing while the log refuses.
+async fn read_all(log: &SimLog, topic: &Topic) -> Vec<(TopicPartition, StoredRecord)> {
+    let mut all = Vec::new();
+    for partition in 0..PARTITIONS {
+        let at = TopicPartition::new(topic.clone(), partition);
+        let mut from = Offset(0);
+        loop {
+            let read = Read {
+                max_records: 100_000,
+                max_bytes: usize::MAX,
+                ..Read::new(at.clone(), from)
+            };
+            match log.read(read).await {
+                Ok(batch) if batch.records.is_empty() => break,
+                Ok(batch) => {
+                    from = batch.next;
+                    all.extend(batch.records.into_iter().map(|stored| (at.clone(), stored)));
+                }
+                Err(LogError::Unavailable { .. }) => {}
+                Err(LogError::UnknownTopic { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    all
+}
+
+/// The places of all events, as the log tells them.
+#[derive(Default)]
+struct Census {
+    /// Records before the committed offset of their group, by topic.
+    passed: Vec<u128>,
+    /// Records of tiers that are still to be taken.
+    waiting: BTreeSet<u128>,
+    letters: BTreeMap<u128, u64>,
+    /// Whether every group has passed everything.
+    is_drained: bool,
+}
+
+async fn census(log: SimLog, options: BindingOptions, sent: u64) -> Census {
+    let mut census = Census {
+        is_drained: true,
+        ..Census::default()
+    };
+    let tiers = (0..options.retry.tiers.len()).map(|n| TierIndex(u32::try_from(n + 1).unwrap()));
+    let mut topics = vec![(options.topic.clone(), options.group.clone())];
+    for tier in tiers {
+        topics.push((
+            options.tier_topic(tier).unwrap(),
+            options.tier_group(tier).unwrap(),
+        ));
+    }
+    let mut seen = 0;
+    for (n, (topic, group)) in topics.into_iter().enumerate() {
+        // The offsets first: records that come later only lie behind them.
+        let at: Vec<TopicPartition> = (0..PARTITIONS)
+            .map(|partition| TopicPartition::new(topic.clone(), partition))
+            .collect();
+        let committed = loop {
+            match log.committed(&group, &at).await {
+                Ok(found) => break found,
+                Err(LogError::Unavailable { .. }) => {}
+                // The binding has not started yet.
+                Err(LogError::UnknownTopic { .. }) => break vec![None; at.len()],
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let next: BTreeMap<TopicPartition, i64> = at
+            .into_iter()
+            .zip(committed)
+            .map(|(at, held)| (at, held.map_or(0, |held| held.next.0)))
+            .collect();
+        for (at, stored) in read_all(&log, &topic).await {
+            let id = number(stored.event_id("sim", &at));
+            seen += u64::from(n == 0);
+            if stored.offset.0 < next[&at] {
+                census.passed.push(id);
+            } else {
+                census.is_drained = false;
+                if n > 0 {
+                    census.waiting.insert(id);
+                }
+            }
+        }
+    }
+    census.is_drained &= seen == sent;
+    for (at, stored) in read_all(&log, &options.dlt_topic().unwrap()).await {
+        *census
+            .letters
+            .entry(number(stored.event_id("sim", &at)))
+            .or_default() += 1;
+    }
+    census
+}
+
+/// Nothing that a group has passed is nowhere.
+fn check(census: &Census, witness: &Witness) {
+    let handled = witness.handled.lock();
+    for id in &census.passed {
+        let is_somewhere =
+            handled.contains(id) || census.waiting.contains(id) || census.letters.contains_key(id);
+        assert!(is_somewhere, "event {id} was passed and is nowhere");
+    }
+}
+
+fn play(seed: u64) -> u64 {
+    let mut sim = Sim::new(seed);
+    let mut script = sim.entropy("script");
+    let draw: &mut dyn Entropy = &mut script;
+    let broker = sim.node("broker");
+    let log = SimLog::new(&broker.env());
+    let options = options(draw);
+    let witness = Arc::new(Witness {
+        handled: Mutex::default(),
+        is_calm: AtomicBool::new(false),
+        random: Mutex::new(sim.entropy("handlers")),
+        fenced: AtomicU64::new(0),
+    });
+    let (made, topic) = (log.clone(), options.topic.clone());
+    sim.block_on(&broker, async move {
+        made.create_topic(&topic, TopicConfig::new(3))
+            .await
+            .unwrap();
+    });
+    let count = 1 + usize::try_from(draw.below(3)).unwrap();
+    let workers: Vec<(Node, Slot)> = (0..count)
+        .map(|n| (sim.node(&format!("worker-{n}")), Slot::default()))
+        .collect();
+    for (node, slot) in &workers {
+        start_worker(node, slot, &log, &options, &witness);
+    }
+    log.set_rates(LogRates {
+        refuse: draw.below(40),
+        lose_request: draw.below(40),
+        lose_answer: draw.below(40),
+        delay: Duration::from_millis(draw.below(60)),
+    });
+    let mut sent = 0;
+    for _ in 0..25 {
+        let (node, slot) = &workers[usize::try_from(draw.below(workers.len() as u64)).unwrap()];
+        match draw.below(14) {
+            0..5 => {
+                let batch = 1 + draw.below(15);
+                let appends = (sent..sent + batch).map(|n| {
+                    let partition = i32::try_from(draw.below(3)).unwrap();
+                    let record = Record::new(n.to_string())
+                        .key(format!("k{}", n % 5))
+                        .event_id(id_of(n));
+                    Append::new(options.topic.clone(), record).partition(partition)
+                });
+                let (appends, log): (Vec<Append>, SimLog) = (appends.collect(), log.clone());
+                sent += batch;
+                sim.block_on(&broker, async move {
+                    // An append that is refused did nothing.
+                    while log.append(appends.clone()).await.is_err() {}
+                });
+            }
+            5 => {
+                sim.crash(node);
+                *slot.0.lock() = None;
+            }
+            6 | 7 => {
+                if !node.is_up() {
+                    sim.restart(node);
+                    start_worker(node, slot, &log, &options, &witness);
+                }
+            }
+            8 => log.rebalance(&options.group),
+            9 => {
+                let nth = usize::try_from(draw.below(3)).unwrap();
+                witness
+                    .fenced
+                    .fetch_add(u64::from(log.expel(&options.group, nth)), Ordering::Relaxed);
+            }
+            10 => log.crash(),
+            11 => node.set_clock_offset_ms(i64::try_from(draw.below(600_000)).unwrap() - 300_000),
+            12 => operate(slot, node, true),
+            _ => operate(slot, node, false),
+        }
+        sim.run_for(Duration::from_millis(draw.below(4_000)));
+        let found = sim.block_on(&broker, census(log.clone(), options.clone(), sent));
+        check(&found, &witness);
+    }
+    // The storm is over.
+    witness.is_calm.store(true, Ordering::Relaxed);
+    log.set_rates(LogRates::default());
+    for (node, slot) in &workers {
+        node.set_clock_offset_ms(0);
+        if !node.is_up() {
+            sim.restart(node);
+            start_worker(node, slot, &log, &options, &witness);
+        }
+        operate(slot, node, false);
+    }
+    let mut left = 400;
+    let found = loop {
+        sim.run_for(Duration::from_secs(2));
+        let found = sim.block_on(&broker, census(log.clone(), options.clone(), sent));
+        check(&found, &witness);
+        if found.is_drained {
+            break found;
+        }
+        left -= 1;
+        for (node, slot) in &workers {
+            operate(slot, node, false);
+        }
+        let health: Vec<String> = workers
+            .iter()
+            .filter_map(|(_, slot)| Some(format!("{:?}", slot.0.lock().as_ref()?.health())))
+            .collect();
+        assert!(left > 0, "it does not drain: {health:?} {options:?}");
+    };
+    let handled = witness.handled.lock();
+    let all: BTreeSet<u128> = (0..u128::from(sent)).collect();
+    let mut gone: BTreeSet<u128> = handled.clone();
+    gone.extend(found.letters.keys());
+    assert_eq!(gone, all);
+    assert!(
+        found.letters.values().all(|count| *count == 1),
+        "{:?}",
+        found.letters
+    );
+    let mut books = Books::default();
+    books.merge(&log.books(&options.group, &options.topic));
+    for n in 1..=options.retry.tiers.len() {
+        let tier = TierIndex(u32::try_from(n).unwrap());
+        let (group, topic) = (
+            options.tier_group(tier).unwrap(),
+            options.tier_topic(tier).unwrap(),
+        );
+        books.merge(&log.books(&group, &topic));
+    }
+    let account = books.account();
+    let letters = i64::try_from(found.letters.len()).unwrap();
+    let sent = i64::try_from(sent).unwrap();
+    assert_eq!(account.retrying, 0, "{account:?}");
+    assert_eq!(
+        (account.dead_lettered, account.delivered),
+        (letters, sent - letters),
+        "{account:?}"
+    );
+    sim.trace().hash()
+}
+
+/// An operator pauses or resumes a binding of a process that is up.
+fn operate(slot: &Slot, node: &Node, pauses: bool) {
+    let connector = slot.0.lock().clone();
+    let Some(connector) = connector.filter(|_| node.is_up()) else {
+        return;
+    };
+    drop(node.start("operator", async move {
+        // Refused where it is not running, or is paused already.
+        match pauses {
+            true => connector.pause("orders").await.ok(),
+            false => connector.resume("orders").await.ok().map(drop),
+        };
+    }));
+}
+
+#[test]
+fn sim_bindings_lose_nothing_under_everything_at_once() {
+    let count = if is_long() { 1_000 } else { 24 };
+    seeds!(count, |seed| {
+        assert_eq!(play(seed), play(seed), "one seed, one history");
+    });
+}

@@ -1,0 +1,67 @@
+//! Every rule on every log.
+
+use crate::scene::{on_embedded, on_kafka, on_model};
+
+macro_rules! rules {
+    ($on:ident $(, #[$ignore:meta])?) => {
+        rules!(@ $on, [$(#[$ignore])?],
+            offsets::c01_a_record_is_settled_before_its_offset_is_committed,
+            offsets::c02_finished_records_above_the_commit_survive_a_restart,
+            offsets::c03_a_batch_with_a_failure_goes_on_behind_it,
+            offsets::c05_a_batch_that_continues_dead_letters_its_failures,
+            offsets::c06_a_second_consumer_misses_nothing,
+            offsets::c09_past_the_budget_the_rest_is_handed_back,
+            offsets::c10_after_a_resume_the_next_record_is_our_own,
+            offsets::keys_run_beside_each_other_and_stay_in_order,
+            offsets::foreign_commit_metadata_is_ignored,
+            offsets::a_batch_handler_answers_for_each_record,
+            tiers::c20_c21_a_failing_record_climbs_the_ladder,
+            tiers::c23_a_record_is_not_handled_before_its_time,
+            tiers::c25_codes_decide_about_the_way,
+            tiers::c26_c28_origin_and_bytes_are_kept,
+            tiers::c30_an_undecodable_record_is_a_dead_letter_at_once,
+            tiers::c32_strict_order_has_no_tiers_and_keeps_the_record,
+            tiers::two_groups_share_the_tiers_of_a_topic,
+            tiers::dead_letters_are_told_to_their_handler,
+            tiers::the_books_of_a_binding_agree_with_a_recount,
+            tiers::outputs_are_written_with_the_offset,
+            breaker::c40_c41_an_open_breaker_keeps_every_record,
+            breaker::a07_a_breaker_never_resumes_what_an_operator_paused,
+            breaker::a_system_failure_pauses_until_it_is_gone,
+            breaker::a_panic_and_an_overrun_are_transient_failures,
+            outages::c22_a_missing_dead_letter_topic_keeps_the_record,
+            outages::c11_a_partition_that_was_held_back_flows_when_it_comes_back,
+            outages::c12_an_offset_that_stands_still_is_an_alarm,
+            outages::c42_a_back_off_is_no_slow_call,
+            outages::a_record_that_fits_nowhere_is_kept,
+            lifecycle::c44_commands_work_in_their_states_only,
+            lifecycle::c47_a_shutdown_finishes_what_is_in_hand,
+            lifecycle::an_operator_gives_a_record_up,
+        );
+    };
+    (@ $on:ident, $ignore:tt, $($module:ident::$rule:ident),* $(,)?) => {
+        $(rules!(@one $on, $ignore, $module, $rule);)*
+    };
+    (@one $on:ident, [$($ignore:tt)*], $module:ident, $rule:ident) => {
+        #[test]
+        $($ignore)*
+        fn $rule() {
+            $on(crate::conformance::$module::$rule);
+        }
+    };
+}
+
+mod model {
+    use super::*;
+    rules!(on_model);
+}
+
+mod embedded {
+    use super::*;
+    rules!(on_embedded);
+}
+
+mod needs_kafka {
+    use super::*;
+    rules!(on_kafka, #[ignore = "needs Kafka"]);
+}
