@@ -20,7 +20,7 @@ mod server;
 use std::process::ExitCode;
 
 /// The benches by name.
-const BENCHES: [(&str, fn()); 7] = [
+const BENCHES: [(&str, fn()); 8] = [
     ("api", api::run),
     ("flow", flow::run),
     ("ids", ids::run),
