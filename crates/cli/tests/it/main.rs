@@ -25,6 +25,7 @@ mod log_kafka;
 mod log_live;
 mod logger_path;
 mod outbox;
+mod outbox_audit;
 mod queue;
 mod queue_books;
 mod queue_live;
