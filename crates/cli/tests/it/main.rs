@@ -26,6 +26,7 @@ mod log_live;
 mod logger_path;
 mod outbox;
 mod outbox_audit;
+mod outbox_trouble;
 mod queue;
 mod queue_books;
 mod queue_live;
