@@ -68,7 +68,11 @@ fn delete_by_hand(dir: &Path, id: &str) {
         let sql = format!("DELETE FROM outbox_event WHERE event_id = '{id}'");
         let deleted = sqlite.write("delete a row", move |connection| {
             let sql = raw_sql(AssertSqlSafe(sql));
-            Box::pin(async move { sql.execute(connection).await.map(|done| done.rows_affected()) })
+            Box::pin(async move {
+                sql.execute(connection)
+                    .await
+                    .map(|done| done.rows_affected())
+            })
         });
         assert_eq!(deleted.await.unwrap(), 1);
     });

@@ -84,7 +84,14 @@ fn o09_poison_rows_and_a_payload_of_4_mib_among_many_hold_up_nothing() {
     let health = told(&running, "2 rows are DEAD");
     assert_eq!(health["status"], "DEGRADED", "{health}");
     assert!(running.get("/readyz").starts_with("HTTP/1.1 200"));
-    let purge = ["purge", "--status", "dead", "--before", "2999-01-01T00:00:00Z", "--yes"];
+    let purge = [
+        "purge",
+        "--status",
+        "dead",
+        "--before",
+        "2999-01-01T00:00:00Z",
+        "--yes",
+    ];
     let purge: Vec<&str> = ["outbox"].into_iter().chain(purge).collect();
     assert_eq!(ok(dir, &purge)["purged"], 2);
     stop(running);

@@ -14,8 +14,8 @@ use std::time::Duration;
 use tidegate_core::env::{Clock, Entropy, Env, Stream};
 use tidegate_core::{Component, EventId, GroupName, Offset, Shutdown, ShutdownTrigger, Topic};
 use tidegate_log::{
-    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, Read, RecordPosition, Session,
-    TopicConfig, TopicDescription, TopicPartition,
+    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, Read, RecordPosition,
+    Session, TopicConfig, TopicDescription, TopicPartition,
 };
 use tidegate_outbox::model::{OutboxModel, OutboxRates};
 use tidegate_outbox::{

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::{
-    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, Read, RecordPosition, Session,
-    TopicConfig, TopicDescription, TopicPartition,
+    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, Read, RecordPosition,
+    Session, TopicConfig, TopicDescription, TopicPartition,
 };
 
 /// A log in front of another, which can be switched off.
