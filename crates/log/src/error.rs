@@ -256,6 +256,7 @@ impl LogError {
             Self::Closed => ("log.closed", Transient),
             Self::OutcomeUnknown { .. } => ("log.outcome-unknown", Transient),
             Self::Unavailable { .. } => ("log.unavailable", Transient),
+            // error-page: log.login
             Self::Login { .. } => ("log.login", System),
             Self::Refused { .. } => ("log.refused", System),
             Self::Remote { code, .. } => return (code.clone(), class_of_code(code.as_str())),

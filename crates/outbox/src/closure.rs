@@ -4,10 +4,12 @@
 //! yet. Records that a topic has removed by its retention cannot be found any more, and are said to be unverifiable.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tidegate_core::books::{Bucket, Discrepancy, Place};
 use tidegate_core::{EventId, Offset, Topic};
-use tidegate_log::{Log, LogError, Read, TopicPartition};
+use tidegate_log::embedded::ScannedPartition;
+use tidegate_log::{Log, LogDirectory, LogError, Read, TopicPartition};
 
 use crate::OutboxOptions;
 use crate::port::OutboxStatus;
@@ -15,6 +17,15 @@ use crate::recount::{Expected, ExpectedEvents, OutboxRecount};
 
 /// Clocks of the database and of the log may differ by so much.
 const SKEW_MS: i64 = 60_000;
+
+/// The log that rows are followed into.
+#[derive(Debug, Clone)]
+pub(crate) enum ClosingLog {
+    /// It is open.
+    Open(Arc<dyn Log>),
+    /// The directory of one that no process has open.
+    Directory(Arc<LogDirectory>),
+}
 
 /// The findings in the topics.
 #[derive(Debug, Default)]
@@ -27,7 +38,7 @@ pub(crate) struct Closure {
 
 /// Looks for every finished row of a recount.
 pub(crate) async fn close(
-    log: &dyn Log,
+    log: &ClosingLog,
     options: &OutboxOptions,
     recount: &mut OutboxRecount,
 ) -> Result<Closure, LogError> {
@@ -48,7 +59,10 @@ pub(crate) async fn close(
     let mut closure = Closure::default();
     for (topic, mut events) in by_topic {
         let cut = match Topic::new(topic) {
-            Ok(topic) => strike_out(log, &topic, &mut events).await?,
+            Ok(topic) => match log {
+                ClosingLog::Open(log) => strike_out(&**log, &topic, &mut events).await?,
+                ClosingLog::Directory(log) => strike_out_of_files(log, &topic, &mut events)?,
+            },
             Err(_) => None,
         };
         for (id, expected) in events {
@@ -114,11 +128,34 @@ async fn strike_out(
             }
             next = batch.next;
         }
-        if partition.start > Offset(0) {
-            // A partition of which nothing is left may have held anything.
-            let oldest = oldest.map_or(i64::MAX, |ms| i64::try_from(ms).unwrap_or(i64::MAX));
-            cut = cut.max(oldest.saturating_add(SKEW_MS));
-        }
+        cut = cut.max(removed_before(partition.start, oldest));
     }
     Ok(Some(cut))
+}
+
+/// The same from the files of a log that nobody has open.
+fn strike_out_of_files(
+    log: &LogDirectory,
+    topic: &Topic,
+    events: &mut ExpectedEvents,
+) -> Result<Option<i64>, LogError> {
+    let scanned = log.scan_topic(topic, &mut |id| {
+        events.remove(&id);
+    })?;
+    let cuts = |partitions: Vec<ScannedPartition>| {
+        let cuts = partitions.iter();
+        let cuts = cuts.map(|partition| removed_before(partition.start, partition.first_ms));
+        cuts.fold(i64::MIN, i64::max)
+    };
+    Ok(scanned.map(cuts))
+}
+
+/// The time before which a partition may have removed records.
+fn removed_before(start: Offset, oldest: Option<u64>) -> i64 {
+    if start <= Offset(0) {
+        return i64::MIN;
+    }
+    // A partition of which nothing is left may have held anything.
+    let oldest = oldest.map_or(i64::MAX, |ms| i64::try_from(ms).unwrap_or(i64::MAX));
+    oldest.saturating_add(SKEW_MS)
 }

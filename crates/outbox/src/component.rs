@@ -8,11 +8,14 @@ use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{
     Component, EventId, EventLocation, Failure, HealthFinding, Shutdown, error_chain, iso_time,
 };
-use tidegate_log::Log;
+use tidegate_log::{Log, LogDirectory};
 
-use crate::closure;
+use crate::closure::{self, ClosingLog};
 use crate::port::{OutboxRow, RowSelection};
 use crate::{Outbox, Relay};
+
+/// The command that shows rows that were given up on.
+const LIST_DEAD: &str = "`tidegate outbox ls --status dead`";
 
 /// An outbox in a process, with its relay. Without a log it only answers questions.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub struct OutboxComponent {
     name: String,
     outbox: Outbox,
     relay: Option<Relay>,
-    log: Option<Arc<dyn Log>>,
+    log: Option<ClosingLog>,
 }
 
 impl OutboxComponent {
@@ -32,7 +35,7 @@ impl OutboxComponent {
             name: outbox.options().component(),
             relay: outbox.options().enabled.then_some(relay),
             outbox,
-            log: Some(log),
+            log: Some(ClosingLog::Open(log)),
         }
     }
 
@@ -43,7 +46,16 @@ impl OutboxComponent {
             name: outbox.options().component(),
             outbox,
             relay: None,
-            log,
+            log: log.map(ClosingLog::Open),
+        }
+    }
+
+    /// An outbox that is only looked at, beside the directory of a log that no process has open.
+    #[must_use]
+    pub fn beside(outbox: Outbox, log: LogDirectory) -> Self {
+        Self {
+            log: Some(ClosingLog::Directory(Arc::new(log))),
+            ..Self::inspected(outbox, None)
         }
     }
 
@@ -58,7 +70,7 @@ impl OutboxComponent {
         let mut missing = recount.missing.clone();
         let mut unverifiable = 0;
         if let Some(log) = &self.log {
-            let closed = closure::close(&**log, self.outbox.options(), &mut recount).await?;
+            let closed = closure::close(log, self.outbox.options(), &mut recount).await?;
             missing.extend(closed.missing);
             unverifiable = closed.unverifiable;
         }
@@ -109,8 +121,8 @@ impl Component for OutboxComponent {
         })
     }
 
-    /// Down while database or log do not answer. A log that takes nothing and topics that are missing are
-    /// named.
+    /// Down while database or log do not answer. A log that takes nothing, topics that are missing and rows
+    /// that were given up on are named.
     fn health(&self) -> BoxFuture<'_, HealthFinding> {
         Box::pin(async {
             if let Err(error) = self.outbox.store().ping().await {
@@ -119,7 +131,7 @@ impl Component for OutboxComponent {
             let Some(relay) = &self.relay else {
                 return HealthFinding::up();
             };
-            if let Some(log) = &self.log
+            if let Some(ClosingLog::Open(log)) = &self.log
                 && let Err(error) = log.topics().await
             {
                 return HealthFinding::down(error_chain(&error));
@@ -131,12 +143,19 @@ impl Component for OutboxComponent {
             if let Some(why) = status.log_trouble.or(status.store_trouble) {
                 return HealthFinding::degraded(format!("nothing is published: {why}"));
             }
-            match status.missing_topics.as_slice() {
-                [] => HealthFinding::up(),
-                missing => {
-                    let names = missing.join("`, `");
-                    HealthFinding::degraded(format!("rows wait for missing topics: `{names}`"))
-                }
+            let mut findings = Vec::new();
+            if !status.missing_topics.is_empty() {
+                let names = status.missing_topics.join("`, `");
+                findings.push(format!("rows wait for missing topics: `{names}`"));
+            }
+            match status.dead_rows {
+                0 => {}
+                1 => findings.push(format!("1 row is DEAD: {LIST_DEAD}")),
+                count => findings.push(format!("{count} rows are DEAD: {LIST_DEAD}")),
+            }
+            match findings.is_empty() {
+                true => HealthFinding::up(),
+                false => HealthFinding::degraded(findings.join("; ")),
             }
         })
     }

@@ -6,7 +6,8 @@ use tidegate_client::RemoteComponent;
 use tidegate_config::Part as Section;
 use tidegate_core::env::BoxFuture;
 use tidegate_core::{Component, Failure};
-use tidegate_log::{LogBackend, OpenLog};
+use tidegate_log::embedded::lock_holder;
+use tidegate_log::{LogBackend, LogDirectory, OpenLog};
 use tidegate_outbox::{Outbox, OutboxComponent, OutboxError, OutboxOptions, migrate, pending};
 use tidegate_server::IdempotencyKeys;
 use tidegate_server::outbox::{OutboxApi, outbox_routes};
@@ -65,7 +66,8 @@ impl Part for OutboxPart {
         arguments.store.is_some()
     }
 
-    /// A table that is not there holds nothing yet. The process that has the log follows rows into it.
+    /// A table that is not there holds nothing yet. The process that has the log follows rows into it; where
+    /// none has it, they are looked for in its files.
     fn inspect<'a>(
         &'a self,
         inspection: &'a mut InspectionTargets,
@@ -85,10 +87,13 @@ impl Part for OutboxPart {
             let Some((store, shown)) = store::open_database(&settings, env).await? else {
                 return Ok(());
             };
-            let (mut log, mut running) = (None, None);
+            let (mut log, mut running, mut directory) = (None, None, None);
             match &log_options.backend {
                 LogBackend::Embedded(embedded) => {
                     running = log::answering(&embedded.dir, at, &config)?;
+                    let is_held = lock_holder(&*env.disk, &embedded.dir)?.is_some();
+                    let is_there = !is_held && log::must_be_there(&embedded.dir, at)?;
+                    directory = is_there.then_some(embedded);
                 }
                 LogBackend::Kafka(_) => {
                     let open = OpenLog::open(&log_options, env, None).await?;
@@ -108,7 +113,13 @@ impl Part for OutboxPart {
                     Some(_) | None => {
                         let outbox = Outbox::open(&store, options, env).await;
                         let outbox = outbox.map_err(|error| report(&shown, &error))?;
-                        Arc::new(OutboxComponent::inspected(outbox, log.clone()))
+                        Arc::new(match directory {
+                            Some(embedded) => {
+                                let files = LogDirectory::new((**embedded).clone(), env);
+                                OutboxComponent::beside(outbox, files)
+                            }
+                            None => OutboxComponent::inspected(outbox, log.clone()),
+                        })
                     }
                 };
                 before_log(&mut inspection.components, component);

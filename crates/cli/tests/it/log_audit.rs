@@ -6,7 +6,7 @@ use crate::command::{run_in, run_with_input};
 use crate::log::{CONFIG, configured, lines, read_all, send_one};
 
 /// Turns the bits of `value` where it lies in a file of `dir` whose name has this in it.
-fn turn(dir: &Path, name: &str, value: &str) -> PathBuf {
+pub(crate) fn turn(dir: &Path, name: &str, value: &str) -> PathBuf {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if !path.to_string_lossy().contains(name) {

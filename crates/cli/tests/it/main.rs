@@ -27,6 +27,8 @@ mod log_kafka;
 mod log_live;
 mod logger_path;
 mod outbox;
+mod outbox_audit;
+mod outbox_trouble;
 mod queue;
 mod queue_books;
 mod queue_live;

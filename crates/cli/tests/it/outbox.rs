@@ -11,34 +11,41 @@ use tidegate::store::{Store, StoreOptions};
 use crate::command::{Ran, run_in};
 use crate::running::Running;
 
-const CONFIG: &str = "store: {url: 'sqlite://./shop.db'}
+pub(crate) const CONFIG: &str = "store: {url: 'sqlite://./shop.db'}
 log: {topics: {orders: {partitions: 2, max-record-size: 2KiB}}}
 outbox: {topic: orders, dlq-topic: orders-dlq, max-attempts: 2, backoff: {initial-ms: 20, max-ms: 40}}
 eventlog: {api: {enabled: false}}
 ";
 
 /// A directory with a configuration, and the table.
-fn migrated() -> tempfile::TempDir {
+pub(crate) fn migrated() -> tempfile::TempDir {
+    migrated_with(CONFIG)
+}
+
+pub(crate) fn migrated_with(config: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("tidegate.yaml"), CONFIG).unwrap();
+    std::fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
     let ran = run_in(dir.path(), &["outbox", "migrate"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     dir
 }
 
-/// Adds rows as an application does: key, type and payload.
-fn add(dir: &Path, rows: &[(&str, &str, &str)]) {
+/// Adds rows as an application does: key, type and payload, each in a transaction of its own.
+pub(crate) fn add(dir: &Path, rows: &[(&str, &str, &str)]) {
+    for (key, type_name, payload) in rows {
+        add_events(dir, &[NewOutboxEvent::new(*key, *type_name, *payload)]);
+    }
+}
+
+/// Adds rows in one transaction.
+pub(crate) fn add_events(dir: &Path, events: &[NewOutboxEvent]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let env = Env::system();
         let url = format!("sqlite://{}", dir.join("shop.db").display());
         let store = Store::open(&StoreOptions::new(url), &env).await.unwrap();
         let outbox = Outbox::open(&store, OutboxOptions::default(), &env);
-        let outbox = outbox.await.unwrap();
-        for (key, type_name, payload) in rows {
-            let event = NewOutboxEvent::new(*key, *type_name, *payload);
-            outbox.insert(&[event]).await.unwrap();
-        }
+        outbox.await.unwrap().insert(events).await.unwrap();
         store.close().await.unwrap();
     });
 }
@@ -49,7 +56,7 @@ fn with_json(dir: &Path, arguments: &[&str]) -> Ran {
     run_in(dir, &all)
 }
 
-fn ok(dir: &Path, arguments: &[&str]) -> Value {
+pub(crate) fn ok(dir: &Path, arguments: &[&str]) -> Value {
     let ran = with_json(dir, arguments);
     assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.stderr);
     ran.json()
@@ -62,7 +69,7 @@ fn refused(dir: &Path, arguments: &[&str], code: i32) -> String {
 }
 
 /// Waits until so many rows have this status.
-fn wait_for(dir: &Path, status: &str, count: usize) -> Value {
+pub(crate) fn wait_for(dir: &Path, status: &str, count: usize) -> Value {
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
         let listed = ok(dir, &["outbox", "ls", "--status", status]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidegate_core::books::{Books, Bucket, Discrepancy, Place, Tally, difference};
 use tidegate_core::env::Disk;
-use tidegate_core::{GroupName, Topic};
+use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use super::chunk::{Chunk, minute_of};
 use super::context::EmbeddedContext;
@@ -74,6 +74,54 @@ pub fn unknown_loss(disk: &dyn Disk, dir: &Path) -> Result<Option<UnknownLoss>, 
     Ok(found.and_then(|found| found.state.unknown_loss()))
 }
 
+/// A partition, as [`scan_topic`] has found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScannedPartition {
+    /// Its first offset: retention has removed those before it.
+    pub start: Offset,
+    /// The time of the first record that could be read, in milliseconds.
+    pub first_ms: Option<u64>,
+}
+
+/// Tells the event of every record of a topic that can be read, in a directory that nobody has open.
+/// Nothing is changed. Gives nothing where there is no such topic.
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub fn scan_topic(
+    disk: &dyn Disk,
+    dir: &Path,
+    topic: &Topic,
+    seen: &mut dyn FnMut(EventId),
+) -> Result<Option<Vec<ScannedPartition>>, LogError> {
+    let Some(found) = recover::look(disk, dir)? else {
+        return Ok(None);
+    };
+    let state = &found.state;
+    let Some((_, topic)) = state.topic(topic) else {
+        return Ok(None);
+    };
+    let mut scanned = Vec::new();
+    for (partition, p) in topic.partitions.iter().zip(0..) {
+        let at = TopicPartition::new(topic.name.clone(), p);
+        let mut first_ms = None;
+        each_chunk((disk, dir, state.secret), &at, partition, &mut |chunk| {
+            let Some(mut records) = chunk.records() else {
+                return;
+            };
+            while let Ok(Some(stored)) = records.next_from(partition.start) {
+                first_ms.get_or_insert(stored.record.timestamp_ms);
+                seen(stored.event_id(&state.cluster, &at));
+            }
+        })?;
+        scanned.push(ScannedPartition {
+            start: Offset(partition.start),
+            first_ms,
+        });
+    }
+    Ok(Some(scanned))
+}
+
 /// Counts a running log at one cut.
 pub(super) fn live(context: &Arc<EmbeddedContext>) -> Result<Vec<TopicAudit>, LogError> {
     // Pinned first: what the state speaks of is not removed from here on.
@@ -137,6 +185,41 @@ pub(super) fn count(
     Ok(audited)
 }
 
+/// Reads a partition chunk by chunk. Gives the number of records that cannot be read.
+fn each_chunk(
+    (disk, dir, secret): (&dyn Disk, &Path, LogSecret),
+    at: &TopicPartition,
+    partition: &PartitionState,
+    visit: &mut dyn FnMut(&Chunk),
+) -> Result<u64, LogError> {
+    let start = partition.start;
+    let mut unreadable = 0;
+    for (from, to) in &partition.damaged {
+        unreadable += to.abs_diff((*from).max(start));
+    }
+    for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
+        let path = files::segment_path(dir, at, segment);
+        let Some(scan) = Scan::open(disk, &path, segment, secret)? else {
+            let from = segment.base.max(start);
+            unreadable += segment.end.abs_diff(from.min(segment.end));
+            continue;
+        };
+        for seen in scan {
+            match seen? {
+                ScanItem::Chunk { chunk, .. } => visit(&chunk),
+                ScanItem::Damage {
+                    offsets: (from, to),
+                    ..
+                } => unreadable += to.abs_diff(from.max(start).min(to)),
+            }
+        }
+    }
+    for chunk in &partition.unflushed {
+        visit(chunk);
+    }
+    Ok(unreadable)
+}
+
 struct Counting<'a> {
     disk: &'a dyn Disk,
     secret: LogSecret,
@@ -156,29 +239,11 @@ impl Counting<'_> {
         needs: &[i64],
     ) -> Result<(), LogError> {
         let start = partition.start;
-        for (from, to) in &partition.damaged {
-            self.unreadable += to.abs_diff((*from).max(start));
-        }
-        for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
-            let path = files::segment_path(dir, at, segment);
-            let Some(scan) = Scan::open(self.disk, &path, segment, self.secret)? else {
-                let from = segment.base.max(start);
-                self.unreadable += segment.end.abs_diff(from.min(segment.end));
-                continue;
-            };
-            for seen in scan {
-                match seen? {
-                    ScanItem::Chunk { chunk, .. } => self.chunk(at, &chunk, start, needs),
-                    ScanItem::Damage {
-                        offsets: (from, to),
-                        ..
-                    } => self.unreadable += to.abs_diff(from.max(start).min(to)),
-                }
-            }
-        }
-        for chunk in &partition.unflushed {
+        let files = (self.disk, dir, self.secret);
+        let unreadable = each_chunk(files, at, partition, &mut |chunk| {
             self.chunk(at, chunk, start, needs);
-        }
+        })?;
+        self.unreadable += unreadable;
         Ok(())
     }
 

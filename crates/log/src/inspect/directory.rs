@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tidegate_core::books::{Audited, ComponentAccount};
 use tidegate_core::env::{BoxFuture, Env};
-use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding};
+use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Topic};
 
 use super::{NAME, OpenLog, OwnedGroup, account, audited, owned};
-use crate::embedded::{self, EmbeddedConfig, EmbeddedLog, UnknownLoss};
+use crate::embedded::{self, EmbeddedConfig, EmbeddedLog, ScannedPartition, UnknownLoss};
 use crate::error::LogError;
 
 /// How often a directory that seems to lack events is looked at, and the wait between two looks:
@@ -40,6 +40,19 @@ impl LogDirectory {
     pub fn without(mut self, owned: Vec<OwnedGroup>) -> Self {
         self.owned = owned;
         self
+    }
+
+    /// Tells the event of every record of a topic that can be read. Gives nothing where there is no such
+    /// topic.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn scan_topic(
+        &self,
+        topic: &Topic,
+        seen: &mut dyn FnMut(EventId),
+    ) -> Result<Option<Vec<ScannedPartition>>, LogError> {
+        embedded::scan_topic(&*self.env.disk, &self.config.dir, topic, seen)
     }
 
     /// Counts the log, again while it seems to lack events and somebody has it who cannot be asked.

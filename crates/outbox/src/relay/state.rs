@@ -42,6 +42,8 @@ pub struct RelayStatus {
     pub log_trouble: Option<String>,
     /// Topics that are missing, which rows wait for.
     pub missing_topics: Vec<String>,
+    /// Rows of the table that are DEAD.
+    pub dead_rows: u64,
 }
 
 #[derive(Debug)]
@@ -61,6 +63,7 @@ struct SharedState {
     log_trouble: Option<String>,
     /// Topics that were missing, and when they were last.
     missing_topics: BTreeMap<String, Duration>,
+    dead_rows: u64,
     report: RelayReport,
     loops: BTreeMap<String, LoopBeat>,
 }
@@ -102,6 +105,7 @@ impl RelayShared {
             store_trouble: state.store_trouble.clone(),
             log_trouble: state.log_trouble.clone(),
             missing_topics: missing.map(|(topic, _)| topic.clone()).collect(),
+            dead_rows: state.dead_rows,
         }
     }
 
@@ -233,8 +237,18 @@ impl RelayShared {
         }
     }
 
+    /// The table was counted.
+    pub(super) fn dead_rows(&self, count: u64) {
+        self.state.lock().dead_rows = count;
+    }
+
     pub(super) fn count(&self, counts: BatchCounts, is_fenced: bool) {
-        let report = &mut self.state.lock().report;
+        let mut state = self.state.lock();
+        if !is_fenced {
+            // Those are shown at once, and not only when the table is counted again.
+            state.dead_rows += counts.dead;
+        }
+        let report = &mut state.report;
         report.batches += 1;
         report.fenced += u64::from(is_fenced);
         report.failed += counts.failed;

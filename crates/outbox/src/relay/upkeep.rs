@@ -55,7 +55,11 @@ impl RelayUpkeep {
 
     async fn show(&self) {
         match self.parts.outbox.stats().await {
-            Ok(stats) => self.parts.metrics.show(&stats),
+            Ok(stats) => {
+                let dead = u64::try_from(stats.dead).unwrap_or(0);
+                self.parts.shared.dead_rows(dead);
+                self.parts.metrics.show(&stats);
+            }
             Err(error) => tracing::debug!(%error, "could not count the outbox"),
         }
     }

@@ -1,27 +1,37 @@
 //! Relays as processes of their own, which are killed and stopped past their lease all the time.
 //!
-//! The topic is read by kcat, which is not ours: nothing is lost, and first occurrences are in the order of
-//! their keys. Repetitions are counted and printed; there are at most as many as batches were on their way.
+//! In a long run broker and database are restarted as well. The topic is read by kcat, which is not ours:
+//! nothing is lost, and first occurrences are in the order of their keys. Repetitions are counted and printed;
+//! there are at most as many as batches were on their way.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(
     clippy::disallowed_methods,
     reason = "tests read addresses from the environment and run in real time"
 )]
-#![expect(clippy::print_stderr, reason = "libtest captures it")]
+#![expect(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a campaign says what was done"
+)]
+
+#[path = "../../../log/tests/kafka/broker.rs"]
+mod broker;
+mod scene;
+#[path = "../../../queue/tests/campaign/server.rs"]
+mod server;
 
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tidegate_core::env::Env;
 use tidegate_core::{Component, Shutdown, Topic};
-use tidegate_log::kafka::{KafkaConfig, KafkaLog};
-use tidegate_log::{Log, TopicConfig};
-use tidegate_outbox::{NewOutboxEvent, Outbox, OutboxComponent, OutboxOptions, Relay, migrate};
+use tidegate_log::TopicConfig;
+use tidegate_outbox::{Outbox, OutboxComponent, OutboxOptions, Relay, migrate};
 use tidegate_sim::is_long;
-use tidegate_store::{Store, StoreOptions, sqlx};
+
+use scene::{Addresses, RelayProcess, insert, read_by_kcat, run_sql, until_there};
 
 const LEASE: Duration = Duration::from_secs(2);
 const BATCH: u32 = 50;
@@ -44,30 +54,6 @@ fn options(topic: &str) -> OutboxOptions {
     }
 }
 
-async fn store(schema: Option<&str>) -> Store {
-    let mut options = StoreOptions::new(std::env::var("DATABASE_URL").unwrap());
-    options.schema = schema.map(str::to_owned);
-    options.timeout = Duration::from_secs(30);
-    Store::open(&options, &Env::system()).await.unwrap()
-}
-
-async fn log() -> Arc<dyn Log> {
-    let bootstrap = std::env::var("KAFKA_BOOTSTRAP").unwrap();
-    let config = KafkaConfig::new("default", bootstrap);
-    Arc::new(KafkaLog::connect(config, Env::system()).await.unwrap())
-}
-
-async fn run_sql(store: &Store, sql: String) {
-    let Store::Postgres(postgres) = store else {
-        panic!("it is PostgreSQL");
-    };
-    let call = postgres.run("prepare a test", move |connection| {
-        let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
-        Box::pin(async move { sql.execute(connection).await.map(drop) })
-    });
-    call.await.unwrap();
-}
-
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().unwrap()
 }
@@ -82,103 +68,55 @@ fn child_relay() {
     let topic = std::env::var("OUTBOX_CAMPAIGN_TOPIC").unwrap();
     runtime().block_on(async {
         let env = Env::system();
-        let outbox = Outbox::open(&store(Some(&schema)).await, options(&topic), &env).await;
-        let relay = Relay::new(outbox.unwrap(), log().await, &env);
+        let addresses = Addresses::of_environment();
+        let store = addresses.store(Some(&schema)).await;
+        let outbox = until_there(|| Outbox::open(&store, options(&topic), &env)).await;
+        let relay = Relay::new(outbox, addresses.log().await, &env);
         let (_trigger, stop) = Shutdown::new();
         relay.run(stop).await;
     });
 }
 
-struct RelayProcess(Child);
-
-impl RelayProcess {
-    fn start(schema: &str, topic: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_relay", "--ignored"])
-            .env("OUTBOX_CAMPAIGN_SCHEMA", schema)
-            .env("OUTBOX_CAMPAIGN_TOPIC", topic)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        Self(child.unwrap())
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.0);
-        kill_process(pid, signal).unwrap();
-    }
-}
-
-impl Drop for RelayProcess {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-/// The topic as kcat reads it: key and number of each record, by partition.
-fn read_by_kcat(topic: &str) -> Vec<(String, u64)> {
-    let bootstrap = std::env::var("KAFKA_BOOTSTRAP").unwrap();
-    let read = Command::new("kcat")
-        .args([
-            "-b",
-            &bootstrap,
-            "-C",
-            "-t",
-            topic,
-            "-e",
-            "-q",
-            "-o",
-            "beginning",
-            "-f",
-            "%k %s\n",
-        ])
-        .output()
-        .expect("kcat is installed");
-    assert!(
-        read.status.success(),
-        "{}",
-        String::from_utf8_lossy(&read.stderr)
-    );
-    let text = String::from_utf8(read.stdout).unwrap();
-    let pair = |line: &str| {
-        let (key, number) = line.split_once(' ').unwrap();
-        (key.to_owned(), number.parse().unwrap())
-    };
-    text.lines().map(pair).collect()
-}
-
+/// How long relays work, and how often one of them is disturbed.
 struct Campaign {
+    addresses: Addresses,
     relays: usize,
     span: Duration,
     between: Duration,
 }
 
-async fn play(campaign: Campaign) {
+/// A server that is taken away and brought back beside the campaign.
+type Restart = Box<dyn FnOnce() + Send>;
+
+async fn play(campaign: Campaign, restarts: Vec<Restart>) {
+    let addresses = &campaign.addresses;
     let schema = unique("outbox_campaign");
-    let admin = store(None).await;
+    let admin = addresses.store(None).await;
     run_sql(&admin, format!("CREATE SCHEMA {schema}")).await;
-    let store = store(Some(&schema)).await;
-    let log = log().await;
+    let store = addresses.store(Some(&schema)).await;
+    let log = addresses.log().await;
     let topic = unique("campaign");
     let named = Topic::new(topic.clone()).unwrap();
-    log.create_topic(&named, TopicConfig::new(4)).await.unwrap();
+    until_there(|| log.create_topic(&named, TopicConfig::new(4))).await;
     let env = Env::system();
     migrate(&store, &options(&topic)).await.unwrap();
     let outbox = Outbox::open(&store, options(&topic), &env).await.unwrap();
-    let start = || RelayProcess::start(&schema, &topic);
+    let start = || RelayProcess::start(addresses, &schema, &topic);
     let mut relays: Vec<RelayProcess> = (0..campaign.relays).map(|_| start()).collect();
     let (mut numbers, mut disturbed) = (0_u64, 0_usize);
+    let away = restarts.len();
+    let pause = campaign.span / u32::try_from(away + 1).unwrap();
+    let restarting = std::thread::spawn(move || {
+        for restart in restarts {
+            std::thread::sleep(pause);
+            restart();
+        }
+    });
     let began = Instant::now();
     let mut next = began + campaign.between;
     let mut stopped: Option<(usize, Instant)> = None;
-    while began.elapsed() < campaign.span {
-        let events = |number: u64| {
-            let event =
-                move |key| NewOutboxEvent::new(format!("key-{key}"), "T", number.to_string());
-            (0..KEYS).map(event).collect::<Vec<_>>()
-        };
-        outbox.insert(&events(numbers)).await.unwrap();
+    while began.elapsed() < campaign.span || !restarting.is_finished() {
+        insert(&outbox, &store, numbers).await;
         numbers += 1;
         if let Some((index, until)) = stopped
             && Instant::now() > until
@@ -187,7 +125,7 @@ async fn play(campaign: Campaign) {
             stopped = None;
         }
         if Instant::now() > next {
-            next += campaign.between;
+            next = Instant::now() + campaign.between;
             let index = disturbed % relays.len();
             disturbed += 1;
             if disturbed % 2 == 1 {
@@ -200,22 +138,27 @@ async fn play(campaign: Campaign) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    restarting.join().unwrap();
     if let Some((index, _)) = stopped {
         relays[index].signal(Signal::CONT);
     }
     let ended = Instant::now();
     loop {
-        let stats = outbox.stats().await.unwrap();
+        let stats = until_there(|| outbox.stats()).await;
         if stats.pending + stats.claimed == 0 {
             break;
         }
         assert!(ended.elapsed() < Duration::from_secs(60), "{stats:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    for relay in &mut relays {
+        let ended = relay.0.try_wait().unwrap();
+        assert_eq!(ended, None, "no relay ends by itself");
+    }
     drop(relays);
     let mut first: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     let mut repeated = 0;
-    for (key, number) in read_by_kcat(&topic) {
+    for (key, number) in read_by_kcat(&addresses.bootstrap, &topic) {
         let seen = first.entry(key).or_default();
         match seen.contains(&number) {
             true => repeated += 1,
@@ -227,9 +170,12 @@ async fn play(campaign: Campaign) {
     for (key, seen) in &first {
         assert_eq!(*seen, expect, "{key}");
     }
-    let most = disturbed * LANES * usize::try_from(BATCH).unwrap();
+    // A server that goes away interrupts every relay.
+    let interrupted = disturbed + away * campaign.relays;
+    let most = interrupted * LANES * usize::try_from(BATCH).unwrap();
     eprintln!(
-        "{} relays, {} events, {disturbed} kills and stops: {repeated} repeated, at most {most} may be",
+        "{} relays, {} events, {disturbed} kills and stops, {away} restarts of servers: {repeated} repeated, \
+         at most {most} may be",
         campaign.relays,
         numbers * KEYS
     );
@@ -241,35 +187,92 @@ async fn play(campaign: Campaign) {
         (0, 0),
         "{audited:?}"
     );
+    // The connections of before are gone with the server.
+    let admin = addresses.store(None).await;
     run_sql(&admin, format!("DROP SCHEMA {schema} CASCADE")).await;
 }
 
 mod needs_kcat {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use super::broker::Broker;
+    use super::server::{Server, Stop};
     use super::*;
+
+    /// Campaigns are played one after the other.
+    fn turn() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     #[test]
     #[ignore = "needs PostgreSQL, Kafka and kcat"]
     fn o12_relays_that_are_killed_and_stopped_lose_nothing_and_keep_the_order() {
-        runtime().block_on(async {
-            if !is_long() {
-                let span = Duration::from_secs(9);
-                let between = Duration::from_millis(1_300);
-                return play(Campaign {
-                    relays: 2,
-                    span,
-                    between,
-                })
-                .await;
-            }
-            for relays in [1, 2, 4, 8] {
-                let (span, between) = (Duration::from_secs(60), Duration::from_secs(5));
-                play(Campaign {
-                    relays,
-                    span,
-                    between,
-                })
-                .await;
-            }
-        });
+        let _turn = turn();
+        let campaign = Campaign {
+            addresses: Addresses::of_environment(),
+            relays: 2,
+            span: Duration::from_secs(9),
+            between: Duration::from_millis(1_300),
+        };
+        runtime().block_on(play(campaign, Vec::new()));
     }
+
+    /// Broker and database of one's own go away twice each, the database once as by a crash.
+    fn with_restarts(relays: usize) {
+        if !is_long() {
+            return;
+        }
+        let _turn = turn();
+        let broker = Arc::new(Mutex::new(Broker::start()));
+        let server = Arc::new(Mutex::new(Server::start()));
+        let addresses = Addresses {
+            database: server.lock().unwrap().url("campaign"),
+            bootstrap: broker.lock().unwrap().servers(),
+        };
+        let of_broker = || -> Restart {
+            let broker = Arc::clone(&broker);
+            Box::new(move || {
+                let mut broker = broker.lock().unwrap();
+                broker.kill();
+                broker.restart();
+            })
+        };
+        let of_database = |how| -> Restart {
+            let server = Arc::clone(&server);
+            Box::new(move || server.lock().unwrap().restart(how))
+        };
+        let restarts = vec![
+            of_broker(),
+            of_database(Stop::Immediate),
+            of_broker(),
+            of_database(Stop::Fast),
+        ];
+        let campaign = Campaign {
+            addresses,
+            relays,
+            span: Duration::from_secs(60),
+            between: Duration::from_secs(5),
+        };
+        runtime().block_on(play(campaign, restarts));
+    }
+
+    macro_rules! with_restarts {
+        ($($name:ident = $relays:literal),* $(,)?) => {
+            $(
+                #[test]
+                #[ignore = "needs PostgreSQL, Kafka and kcat"]
+                fn $name() {
+                    with_restarts($relays);
+                }
+            )*
+        };
+    }
+
+    with_restarts!(
+        o12_one_relay_survives_kills_stops_and_restarts_of_both_servers = 1,
+        o12_two_relays_survive_kills_stops_and_restarts_of_both_servers = 2,
+        o12_four_relays_survive_kills_stops_and_restarts_of_both_servers = 4,
+        o12_eight_relays_survive_kills_stops_and_restarts_of_both_servers = 8,
+    );
 }

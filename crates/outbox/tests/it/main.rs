@@ -8,6 +8,7 @@
 mod backend;
 mod books;
 mod conformance;
+mod full_disk;
 mod held;
 mod metrics;
 mod simulation;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use tidegate_core::env::{Clock, Entropy, Env, Stream};
 use tidegate_core::{Component, EventId, GroupName, Offset, Shutdown, ShutdownTrigger, Topic};
 use tidegate_log::{
-    Append, Batch, Committed, Join, Log, LogError, LogFuture, Read, RecordPosition, Session,
-    TopicConfig, TopicDescription, TopicPartition,
+    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, Read, RecordPosition,
+    Session, TopicConfig, TopicDescription, TopicPartition,
 };
 use tidegate_outbox::model::{OutboxModel, OutboxRates};
 use tidegate_outbox::{
@@ -153,6 +153,13 @@ impl Log for StormyLog {
 
     fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         self.beneath.groups()
+    }
+
+    fn group_books<'a>(
+        &'a self,
+        groups: &'a [(GroupName, Topic)],
+    ) -> LogFuture<'a, Vec<GroupSnapshot>> {
+        self.beneath.group_books(groups)
     }
 
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::{
-    Append, Batch, Committed, Join, Log, LogError, LogFuture, Read, RecordPosition, Session,
-    TopicConfig, TopicDescription, TopicPartition,
+    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, Read, RecordPosition,
+    Session, TopicConfig, TopicDescription, TopicPartition,
 };
 
 /// A log in front of another, which can be switched off.
@@ -97,6 +97,13 @@ impl Log for SwitchedLog {
 
     fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         self.beneath.groups()
+    }
+
+    fn group_books<'a>(
+        &'a self,
+        groups: &'a [(GroupName, Topic)],
+    ) -> LogFuture<'a, Vec<GroupSnapshot>> {
+        self.beneath.group_books(groups)
     }
 
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {

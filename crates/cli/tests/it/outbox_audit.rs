@@ -1,0 +1,121 @@
+//! `tidegate audit` and `tidegate where` on an outbox whose rows or records somebody has taken away.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tidegate::core::env::Env;
+use tidegate::store::sqlx::{AssertSqlSafe, raw_sql};
+use tidegate::store::{Store, StoreOptions};
+
+use crate::command::run_in;
+use crate::log_audit::turn;
+use crate::outbox::{add, migrated, ok, wait_for};
+use crate::running::Running;
+
+const ROWS: [(&str, &str, &str); 3] = [
+    ("order-1", "OrderPlaced", "first-payload"),
+    ("order-2", "OrderPlaced", "second-payload"),
+    ("order-1", "OrderPaid", "third-payload"),
+];
+
+/// Rows that were sent; the process is gone. Gives the id of the second one.
+fn sent() -> (tempfile::TempDir, String) {
+    let dir = migrated();
+    add(dir.path(), &ROWS);
+    let running = Running::start(dir.path(), &[]);
+    let listed = wait_for(dir.path(), "sent", ROWS.len());
+    running.signal("-TERM");
+    assert_eq!(running.end().0, Some(0));
+    let rows = listed["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["aggregate_id"] == "order-2");
+    let id = row.unwrap()["event_id"].as_str().unwrap().to_owned();
+    let ran = run_in(dir.path(), &["audit"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    assert!(!ran.stdout.contains("NOT compared"), "{}", ran.stdout);
+    (dir, id)
+}
+
+/// The audit finds a loss, and every one of these components names the event. Gives the whole of it.
+fn is_named(dir: &Path, id: &str, components: &[&str]) -> Value {
+    let ran = run_in(dir, &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(4), "{}{}", ran.stdout, ran.stderr);
+    let audit = ran.json();
+    for name in components {
+        let all = audit["components"].as_array().unwrap();
+        let component = all.iter().find(|one| one["name"] == *name).unwrap();
+        let missing = component["missing"].as_array().unwrap();
+        assert!(
+            missing.len() == 1 && missing[0]["id"] == id,
+            "{name}: {component}"
+        );
+    }
+    let text = run_in(dir, &["audit"]).stdout;
+    assert!(
+        text.contains(&format!("event {id} is missing")) && text.contains("NOT accounted for"),
+        "{text}"
+    );
+    audit
+}
+
+fn delete_by_hand(dir: &Path, id: &str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let url = format!("sqlite://{}", dir.join("shop.db").display());
+        let store = Store::open(&StoreOptions::new(url), &Env::system()).await;
+        let Store::Sqlite(sqlite) = store.unwrap() else {
+            panic!("it is SQLite");
+        };
+        let sql = format!("DELETE FROM outbox_event WHERE event_id = '{id}'");
+        let deleted = sqlite.write("delete a row", move |connection| {
+            let sql = raw_sql(AssertSqlSafe(sql));
+            Box::pin(async move {
+                sql.execute(connection)
+                    .await
+                    .map(|done| done.rows_affected())
+            })
+        });
+        assert_eq!(deleted.await.unwrap(), 1);
+    });
+}
+
+#[test]
+fn a01_a_sent_row_that_was_deleted_by_hand_is_named() {
+    let (dir, id) = sent();
+    let dir = dir.path();
+    delete_by_hand(dir, &id);
+    is_named(dir, &id, &["outbox.default"]);
+    // Its record is still there.
+    let place = ok(dir, &["where", &id]);
+    assert_eq!(place["component"], "orders", "{place}");
+    // A process that runs tells the same.
+    let running = Running::start(dir, &[]);
+    is_named(dir, &id, &["outbox.default"]);
+    drop(running);
+}
+
+#[test]
+fn a01_a_sent_record_that_was_destroyed_in_the_log_is_named_by_the_outbox_and_by_the_log() {
+    let (dir, id) = sent();
+    let dir = dir.path();
+    let seen = ok(dir, &["where", &id])["history"].clone();
+    let at: Vec<&str> = (0..2)
+        .map(|at| seen[at]["component"].as_str().unwrap())
+        .collect();
+    assert_eq!(at, ["outbox.default", "orders"], "row and record: {seen}");
+
+    let log = dir.join("data/log");
+    turn(&log.join("topic-orders"), ".seg", "second-payload");
+    turn(&log, "/journal-", "second-payload");
+    is_named(dir, &id, &["outbox.default", "orders"]);
+    let seen = ok(dir, &["where", &id])["history"].clone();
+    assert_eq!(
+        seen.as_array().unwrap().len(),
+        1,
+        "only the row is left: {seen}"
+    );
+    assert_eq!(seen[0]["status"], "SENT", "{seen}");
+    // The repair posts the loss in the books of the log. The outbox still calls the row sent.
+    assert_eq!(run_in(dir, &["log", "repair", "--yes"]).code, Some(0));
+    let audit = is_named(dir, &id, &["outbox.default"]);
+    assert_eq!(audit["unaccounted"], 1, "{audit}");
+}

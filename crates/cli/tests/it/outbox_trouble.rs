@@ -1,0 +1,195 @@
+//! Troubles of an outbox: each is survived, listed by `outbox ls`, and told by `/health`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tidegate::outbox::NewOutboxEvent;
+
+use crate::command::run_in;
+use crate::outbox::{CONFIG, add, add_events, migrated, migrated_with, ok, wait_for};
+use crate::running::Running;
+
+/// The outbox in the answer of `/health`, as soon as its message has this in it.
+fn told(running: &Running, part: &str) -> Value {
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        let answer = running.get("/health");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let health: Value = serde_json::from_str(body).unwrap();
+        let all = health["parts"].as_array().unwrap();
+        let outbox = all.iter().find(|one| one["name"] == "outbox.default");
+        if outbox.unwrap()["message"].to_string().contains(part) {
+            return outbox.unwrap().clone();
+        }
+        assert!(Instant::now() < limit, "`{part}` is not in {health}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until no row waits any more.
+fn drained(dir: &Path) -> Value {
+    let limit = Instant::now() + Duration::from_secs(120);
+    loop {
+        let stats = ok(dir, &["outbox", "stats"]);
+        if stats["pending"] == 0 && stats["claimed"] == 0 {
+            return stats;
+        }
+        assert!(Instant::now() < limit, "{stats}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn stop(running: Running) {
+    running.signal("-TERM");
+    assert_eq!(running.end().0, Some(0));
+}
+
+/// The records of the topic by the audit, which finds nothing missing.
+fn audited(dir: &Path) -> Value {
+    let audit = ok(dir, &["audit"]);
+    let all = audit["components"].as_array().unwrap();
+    let topic = all.iter().find(|one| one["name"] == "orders");
+    topic.unwrap()["recount"]["queued"].clone()
+}
+
+#[test]
+fn o09_poison_rows_and_a_payload_of_4_mib_among_many_hold_up_nothing() {
+    const HUGE: usize = 4 * 1024 * 1024;
+    let rows: usize = match std::env::var_os("TIDEGATE_LONG") {
+        Some(_) => 10_000,
+        None => 500,
+    };
+    let dir = migrated();
+    let dir = dir.path();
+    let key = |number: usize| format!("order-{}", number % 20);
+    let event = |number: usize| NewOutboxEvent::new(key(number), "Numbered", number.to_string());
+    let mut events: Vec<_> = (0..rows).map(event).collect();
+    events[rows / 3] = event(rows / 3).topic("no topic has this name");
+    events[rows / 2] = NewOutboxEvent::new(key(rows / 2), "Huge", "x".repeat(HUGE));
+    for some in events.chunks(500) {
+        add_events(dir, some);
+    }
+    let running = Running::start(dir, &[]);
+    assert_eq!(drained(dir)["dead"], 2);
+    let dead = wait_for(dir, "dead", 2)["rows"].clone();
+    let error = |row: &Value| row["last_error"].as_str().unwrap().to_owned();
+    assert!(error(&dead[0]).starts_with("outbox.row: "), "{dead}");
+    assert!(
+        error(&dead[1]).starts_with("log.record-too-large: "),
+        "{dead}"
+    );
+    let shown = ok(dir, &["outbox", "show", &dead[1]["id"].to_string()]);
+    assert_eq!(shown["payload"].as_str().map(str::len), Some(HUGE));
+    let health = told(&running, "2 rows are DEAD");
+    assert_eq!(health["status"], "DEGRADED", "{health}");
+    assert!(running.get("/readyz").starts_with("HTTP/1.1 200"));
+    let purge = [
+        "purge",
+        "--status",
+        "dead",
+        "--before",
+        "2999-01-01T00:00:00Z",
+        "--yes",
+    ];
+    let purge: Vec<&str> = ["outbox"].into_iter().chain(purge).collect();
+    assert_eq!(ok(dir, &purge)["purged"], 2);
+    stop(running);
+    assert_eq!(audited(dir), rows - 2);
+}
+
+#[test]
+fn o16_rows_wait_for_a_topic_that_is_missing() {
+    let config = CONFIG.replace("max-attempts: 2", "max-attempts: 1000");
+    let dir = migrated_with(&config.replace("{topic: orders,", "{topic: loans,"));
+    let dir = dir.path();
+    add(dir, &[("loan-1", "T", "1"), ("loan-2", "T", "2")]);
+    let running = Running::start(dir, &[]);
+    let health = told(&running, "`loans`");
+    assert_eq!(health["status"], "DEGRADED", "{health}");
+    assert!(running.get("/readyz").starts_with("HTTP/1.1 200"));
+    let waiting = ok(dir, &["outbox", "ls", "--status", "pending"]);
+    let error = waiting["rows"][0]["last_error"].as_str().unwrap();
+    assert!(error.starts_with("log.unknown-topic: "), "{waiting}");
+    stop(running);
+    let running = Running::start(dir, &["--set", "log.topics.loans.partitions=2"]);
+    wait_for(dir, "sent", 2);
+    stop(running);
+    assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+}
+
+#[test]
+fn o11_a_full_log_keeps_rows_waiting_until_there_is_room() {
+    let limits = "journal-size: 1MiB, segment-size: 1MiB, max-size: 1MiB, reserve: 64KiB";
+    let config = CONFIG
+        .replace("\nlog: {", &format!("\nlog: {{embedded: {{{limits}}}, "))
+        .replace("2KiB", "200KiB");
+    let dir = migrated_with(&config);
+    let dir = dir.path();
+    let event = |number: usize| {
+        let payload = format!("{number:0>50000}");
+        NewOutboxEvent::new(format!("order-{}", number % 3), "Large", payload)
+    };
+    add_events(dir, &(0..40).map(event).collect::<Vec<_>>());
+    let running = Running::start(dir, &[]);
+    let health = told(&running, "log.embedded.max-size");
+    assert_eq!(health["status"], "DEGRADED", "{health}");
+    let waiting = ok(dir, &["outbox", "ls", "--status", "pending"]);
+    let waiting = waiting["rows"].as_array().unwrap();
+    assert!(!waiting.is_empty());
+    assert!(waiting.iter().all(|row| row["attempts"] == 0));
+    stop(running);
+    let running = Running::start(dir, &["--set", "log.embedded.max-size=1GiB"]);
+    wait_for(dir, "sent", 40);
+    stop(running);
+    assert_eq!(audited(dir), 40);
+}
+
+mod needs_kafka {
+    use super::*;
+
+    fn variable(name: &str) -> String {
+        std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: cargo xtask services up"))
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
+    fn o16_a_wrong_password_is_told_and_rows_wait_for_the_right_one() {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        let topic = format!("cli.password.{since}");
+        let config = |password: &str| {
+            let properties = format!(
+                "security.protocol: SASL_SSL, sasl.mechanism: SCRAM-SHA-512, ssl.ca.location: {}, \
+                 sasl.username: {}, sasl.password: {password}",
+                variable("KAFKA_SSL_CA"),
+                variable("KAFKA_SASL_USERNAME"),
+            );
+            let servers = variable("KAFKA_SASL_SSL_BOOTSTRAP");
+            format!(
+                "store: {{url: 'sqlite://./shop.db'}}\nlog: {{clusters: {{default: \
+                 {{bootstrap-servers: [\"{servers}\"], properties: {{{properties}}}}}}}, topics: \
+                 {{{topic}: {{partitions: 2}}}}}}\noutbox: {{topic: {topic}, dlq-topic: {topic}-dlq}}\n\
+                 eventlog: {{api: {{enabled: false}}}}\n"
+            )
+        };
+        let dir = migrated_with(&config("wrong-password"));
+        let dir = dir.path();
+        add(dir, &[("order-1", "T", "1"), ("order-2", "T", "2")]);
+        let ran = run_in(dir, &["run", "--set", "server.listen=127.0.0.1:0"]);
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        assert!(
+            ran.stderr.contains("error[log.login]") && ran.stderr.contains("`sasl.password`"),
+            "{}",
+            ran.stderr
+        );
+        assert!(!ran.stderr.contains("wrong-password"), "{}", ran.stderr);
+        let waiting = wait_for(dir, "pending", 2);
+        assert_eq!(waiting["rows"][0]["attempts"], 0, "{waiting}");
+        let right = config(&variable("KAFKA_SASL_PASSWORD"));
+        std::fs::write(dir.join("tidegate.yaml"), right).unwrap();
+        let running = Running::start(dir, &[]);
+        wait_for(dir, "sent", 2);
+        stop(running);
+        assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+    }
+}
