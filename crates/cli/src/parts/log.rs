@@ -30,7 +30,6 @@ impl Part for LogPart {
             options.owned = log::owned_groups(&process.config)?;
             log::warn_if_emptied(&options)?;
             let open = OpenLog::open_with_topics(&options, env, Some(process.url.clone())).await?;
-            process.log = Some(open.log());
             let limits = options.topics.values().map(|topic| topic.max_record_size);
             process.routes.push(log_routes(LogApi {
                 log: open.log(),
