@@ -7,7 +7,7 @@ use tidegate_store::sqlx::{self, QueryBuilder, SqliteConnection};
 
 use super::{EventLogStatements, NewRow, kind_number, outcome_number};
 
-/// Rows of one statement. Each statement is a way to the thread of the database and back, and its end walks
+/// Rows of one statement. Each statement is a way to the thread of the database and back. Its end walks
 /// through the copies of all pages that the transaction changed. A statement takes about 32,000 values.
 const ROWS: usize = 500;
 
