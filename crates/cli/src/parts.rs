@@ -15,13 +15,13 @@ use tidegate_config::{Config, Part as Section};
 use tidegate_core::books::Ledger;
 use tidegate_core::env::{BoxFuture, Env, Task};
 use tidegate_core::{Component, Shutdown};
-use tidegate_log::Log;
+use tidegate_log::{Log, LogOptions};
 use tidegate_server::{Routes, ServerBuilder};
 use tidegate_store::{Store, StoreComponent};
 
 pub(crate) use connector::refuse_unhandled;
 
-use crate::args::AuditArgs;
+use crate::args::{AuditArgs, StoreAt};
 use crate::report::ErrorReport;
 use crate::store::{self, StoreSettings};
 
@@ -173,6 +173,20 @@ pub(crate) struct InspectionTargets {
 }
 
 impl InspectionTargets {
+    /// The database that is named or configured.
+    fn store_settings(&self) -> Result<StoreSettings, ErrorReport> {
+        store::named(&StoreAt {
+            file: self.arguments.spills.file.clone(),
+            store: self.arguments.store.clone(),
+        })
+    }
+
+    /// The log that is named or configured, and the configuration.
+    fn log_options(&self) -> Result<(LogOptions, Config), ErrorReport> {
+        let at = &self.arguments.at;
+        crate::log::configured(&self.arguments.spills.file, at.dir.as_deref())
+    }
+
     /// Finds what a command line names, or everything that is configured.
     pub(crate) async fn of(arguments: &AuditArgs) -> Result<Self, ErrorReport> {
         let mut inspection = Self {

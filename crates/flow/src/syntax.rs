@@ -1,6 +1,6 @@
 //! Text to tree, and back.
 //!
-//! The grammar is data ([`grammar`]): one text of rules that the parser walks, the printer takes its line breaks
+//! The grammar is data (`grammar`): one text of rules that the parser walks, the printer takes its line breaks
 //! from, and the reference page shows. So they cannot disagree.
 
 mod grammar;

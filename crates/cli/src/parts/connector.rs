@@ -65,8 +65,7 @@ impl Part for ConnectorPart {
     ) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             let (at, env) = (&inspection.arguments.at, &inspection.env);
-            let file = &inspection.arguments.spills.file;
-            let (options, config) = log::configured(file, at.dir.as_deref())?;
+            let (options, config) = inspection.log_options()?;
             let bindings = BindingOptions::from_config(&config)?;
             if bindings.is_empty() {
                 return Ok(());

@@ -9,7 +9,7 @@ use tidegate_eventlog::{EventLog, EventLogComponent, EventLogError, EventLogOpti
 use tidegate_server::eventlog::{EventLogApi, event_log_routes};
 
 use super::{InspectionTargets, Part, Process};
-use crate::args::{AuditArgs, StoreAt};
+use crate::args::AuditArgs;
 use crate::report::ErrorReport;
 use crate::store;
 
@@ -54,10 +54,7 @@ impl Part for EventLogPart {
         inspection: &'a mut InspectionTargets,
     ) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
-            let settings = store::named(&StoreAt {
-                file: inspection.arguments.spills.file.clone(),
-                store: inspection.arguments.store.clone(),
-            })?;
+            let settings = inspection.store_settings()?;
             let env = &inspection.env;
             let Some((store, shown)) = store::open_database(&settings, env).await? else {
                 return Ok(());

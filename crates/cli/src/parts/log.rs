@@ -54,8 +54,7 @@ impl Part for LogPart {
     ) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             let (at, env) = (&inspection.arguments.at, &inspection.env);
-            let file = &inspection.arguments.spills.file;
-            let (options, config) = log::configured(file, at.dir.as_deref())?;
+            let (options, config) = inspection.log_options()?;
             let LogBackend::Embedded(embedded) = options.backend else {
                 let open = OpenLog::open(&options, env, None).await?;
                 let component = LogComponent::new(open, env);

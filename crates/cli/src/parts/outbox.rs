@@ -13,7 +13,7 @@ use tidegate_server::IdempotencyKeys;
 use tidegate_server::outbox::{OutboxApi, outbox_routes};
 
 use super::{InspectionTargets, Part, Process};
-use crate::args::{AuditArgs, StoreAt};
+use crate::args::AuditArgs;
 use crate::report::ErrorReport;
 use crate::{log, store};
 
@@ -74,16 +74,12 @@ impl Part for OutboxPart {
     ) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             let (at, env) = (&inspection.arguments.at, &inspection.env);
-            let file = &inspection.arguments.spills.file;
-            let (log_options, config) = log::configured(file, at.dir.as_deref())?;
+            let (log_options, config) = inspection.log_options()?;
             let relays = OutboxOptions::from_config(&config)?;
             if relays.is_empty() {
                 return Ok(());
             }
-            let settings = store::named(&StoreAt {
-                file: file.clone(),
-                store: inspection.arguments.store.clone(),
-            })?;
+            let settings = inspection.store_settings()?;
             let Some((store, shown)) = store::open_database(&settings, env).await? else {
                 return Ok(());
             };

@@ -7,7 +7,7 @@ use tidegate_core::env::BoxFuture;
 use tidegate_queue::{ProjectorOptions, QueueComponent, UpkeepOptions, sql};
 
 use super::{InspectionTargets, Part, Process};
-use crate::args::{AuditArgs, StoreAt};
+use crate::args::AuditArgs;
 use crate::report::ErrorReport;
 use crate::store::{self, OpenedStore, StoreSettings};
 use crate::table;
@@ -52,10 +52,7 @@ impl Part for QueuePart {
         inspection: &'a mut InspectionTargets,
     ) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
-            let settings = store::named(&StoreAt {
-                file: inspection.arguments.spills.file.clone(),
-                store: inspection.arguments.store.clone(),
-            })?;
+            let settings = inspection.store_settings()?;
             let env = &inspection.env;
             let is_required = settings.is_given && !inspection.is_store_in_use;
             let opened = match is_required {
