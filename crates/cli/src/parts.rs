@@ -36,22 +36,22 @@ const PARTS: [&dyn Part; 6] = [
     &connector::ConnectorPart,
 ];
 
+/// A call of a part on its way.
+type PartFuture<'a> = BoxFuture<'a, Result<(), ErrorReport>>;
+
 /// A part of this program.
 trait Part: Sync {
     /// The sections of the configuration that it runs.
     fn sections(&self) -> &'static [Section];
 
     /// Starts the part as configured: adds its components, its routes and its line of the banner.
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>>;
+    fn open<'a>(&'a self, process: &'a mut Process) -> PartFuture<'a>;
 
     /// Whether a command line names something of it. A user who names one kind of thing wants that alone.
     fn is_named(&self, arguments: &AuditArgs) -> bool;
 
     /// Adds what `audit` and `where` can read of it without running it.
-    fn inspect<'a>(
-        &'a self,
-        inspection: &'a mut InspectionTargets,
-    ) -> BoxFuture<'a, Result<(), ErrorReport>>;
+    fn inspect<'a>(&'a self, inspection: &'a mut InspectionTargets) -> PartFuture<'a>;
 }
 
 /// The sections that this program runs.

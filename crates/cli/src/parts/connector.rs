@@ -17,7 +17,7 @@ use tidegate_core::{
 use tidegate_log::{LogBackend, LogOptions, OpenLog};
 use tidegate_queue::{NewEvent, Queue, sql};
 
-use super::{InspectionTargets, Part, Process};
+use super::{InspectionTargets, Part, PartFuture, Process};
 use crate::args::AuditArgs;
 use crate::log;
 use crate::report::ErrorReport;
@@ -31,7 +31,7 @@ impl Part for ConnectorPart {
         &[Section::Eventbus]
     }
 
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn open<'a>(&'a self, process: &'a mut Process) -> PartFuture<'a> {
         Box::pin(async {
             let bindings = BindingOptions::from_config(&process.config)?;
             let Some(log) = process.log.clone().filter(|_| !bindings.is_empty()) else {
@@ -59,10 +59,7 @@ impl Part for ConnectorPart {
     }
 
     /// A running process answers for its bindings. Otherwise the log is opened for each question.
-    fn inspect<'a>(
-        &'a self,
-        inspection: &'a mut InspectionTargets,
-    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn inspect<'a>(&'a self, inspection: &'a mut InspectionTargets) -> PartFuture<'a> {
         Box::pin(async {
             let (at, env) = (&inspection.arguments.at, &inspection.env);
             let (options, config) = inspection.log_options()?;

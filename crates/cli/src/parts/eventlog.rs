@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use tidegate_config::Part as Section;
 use tidegate_core::Failure;
-use tidegate_core::env::BoxFuture;
 use tidegate_eventlog::{EventLog, EventLogComponent, EventLogError, EventLogOptions, sql};
 use tidegate_server::eventlog::{EventLogApi, event_log_routes};
 
-use super::{InspectionTargets, Part, Process};
+use super::{InspectionTargets, Part, PartFuture, Process};
 use crate::args::AuditArgs;
 use crate::report::ErrorReport;
 use crate::store;
@@ -20,7 +19,7 @@ impl Part for EventLogPart {
         &[Section::Store, Section::Eventlog]
     }
 
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn open<'a>(&'a self, process: &'a mut Process) -> PartFuture<'a> {
         Box::pin(async {
             let options = EventLogOptions::from_config(&process.config)?;
             if !options.enabled {
@@ -49,10 +48,7 @@ impl Part for EventLogPart {
     }
 
     /// A database without the tables of the event log is there for something else.
-    fn inspect<'a>(
-        &'a self,
-        inspection: &'a mut InspectionTargets,
-    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn inspect<'a>(&'a self, inspection: &'a mut InspectionTargets) -> PartFuture<'a> {
         Box::pin(async {
             let settings = inspection.store_settings()?;
             let env = &inspection.env;

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use tidegate_client::RemoteComponent;
 use tidegate_config::Part as Section;
 use tidegate_core::EventIds;
-use tidegate_core::env::BoxFuture;
 use tidegate_log::{
     LogBackend, LogComponent, LogDirectory, LogOptions, OpenLog, TopicConfig, embedded,
 };
 use tidegate_server::log::{LogApi, log_routes};
 
-use super::{InspectionTargets, Part, Process};
+use super::{InspectionTargets, Part, PartFuture, Process};
 use crate::args::AuditArgs;
 use crate::log;
-use crate::report::{ErrorReport, say};
+use crate::report::say;
 
 pub(super) struct LogPart;
 
@@ -23,7 +22,7 @@ impl Part for LogPart {
         &[Section::Log]
     }
 
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn open<'a>(&'a self, process: &'a mut Process) -> PartFuture<'a> {
         Box::pin(async {
             let env = &process.env;
             let mut options = LogOptions::from_config(&process.config)?;
@@ -48,10 +47,7 @@ impl Part for LogPart {
         arguments.at.dir.is_some()
     }
 
-    fn inspect<'a>(
-        &'a self,
-        inspection: &'a mut InspectionTargets,
-    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn inspect<'a>(&'a self, inspection: &'a mut InspectionTargets) -> PartFuture<'a> {
         Box::pin(async {
             let (at, env) = (&inspection.arguments.at, &inspection.env);
             let (options, config) = inspection.log_options()?;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tidegate_client::RemoteComponent;
 use tidegate_config::Part as Section;
-use tidegate_core::env::BoxFuture;
 use tidegate_core::{Component, Failure};
 use tidegate_log::embedded::lock_holder;
 use tidegate_log::{LogBackend, LogDirectory, OpenLog};
@@ -12,7 +11,7 @@ use tidegate_outbox::{Outbox, OutboxComponent, OutboxError, OutboxOptions, migra
 use tidegate_server::IdempotencyKeys;
 use tidegate_server::outbox::{OutboxApi, outbox_routes};
 
-use super::{InspectionTargets, Part, Process};
+use super::{InspectionTargets, Part, PartFuture, Process};
 use crate::args::AuditArgs;
 use crate::report::ErrorReport;
 use crate::{log, store};
@@ -24,7 +23,7 @@ impl Part for OutboxPart {
         &[Section::Store, Section::Outbox]
     }
 
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn open<'a>(&'a self, process: &'a mut Process) -> PartFuture<'a> {
         Box::pin(async {
             let relays = OutboxOptions::from_config(&process.config)?;
             let mut outboxes = Vec::new();
@@ -68,10 +67,7 @@ impl Part for OutboxPart {
 
     /// A table that is not there holds nothing yet. The process that has the log follows rows into it; where
     /// none has it, they are looked for in its files.
-    fn inspect<'a>(
-        &'a self,
-        inspection: &'a mut InspectionTargets,
-    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn inspect<'a>(&'a self, inspection: &'a mut InspectionTargets) -> PartFuture<'a> {
         Box::pin(async {
             let (at, env) = (&inspection.arguments.at, &inspection.env);
             let (log_options, config) = inspection.log_options()?;

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use tidegate_config::Part as Section;
-use tidegate_core::env::BoxFuture;
 use tidegate_queue::{ProjectorOptions, QueueComponent, UpkeepOptions, sql};
 
-use super::{InspectionTargets, Part, Process};
+use super::{InspectionTargets, Part, PartFuture, Process};
 use crate::args::AuditArgs;
-use crate::report::ErrorReport;
 use crate::store::{self, OpenedStore, StoreSettings};
 use crate::table;
 
@@ -19,7 +17,7 @@ impl Part for QueuePart {
         &[Section::Store, Section::Queue]
     }
 
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn open<'a>(&'a self, process: &'a mut Process) -> PartFuture<'a> {
         Box::pin(async {
             if !StoreSettings::of(&process.config)?.is_given {
                 return Ok(());
@@ -47,10 +45,7 @@ impl Part for QueuePart {
 
     /// A database that is named or configured must be there. A file that is gone, or whose tables are, looks
     /// like one in which nothing was published. A database of another part may be without a queue.
-    fn inspect<'a>(
-        &'a self,
-        inspection: &'a mut InspectionTargets,
-    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn inspect<'a>(&'a self, inspection: &'a mut InspectionTargets) -> PartFuture<'a> {
         Box::pin(async {
             let settings = inspection.store_settings()?;
             let env = &inspection.env;

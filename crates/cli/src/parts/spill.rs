@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use tidegate_config::Part as Section;
-use tidegate_core::env::BoxFuture;
 use tidegate_logger::spill::SpillDirectory;
 
-use super::{InspectionTargets, Part, Process};
+use super::{InspectionTargets, Part, PartFuture, Process};
 use crate::args::AuditArgs;
 use crate::commands::spill;
-use crate::report::ErrorReport;
 
 pub(super) struct SpillPart;
 
@@ -18,7 +16,7 @@ impl Part for SpillPart {
         &[]
     }
 
-    fn open<'a>(&'a self, _: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn open<'a>(&'a self, _: &'a mut Process) -> PartFuture<'a> {
         Box::pin(async { Ok(()) })
     }
 
@@ -26,10 +24,7 @@ impl Part for SpillPart {
         !arguments.spills.spill.is_empty()
     }
 
-    fn inspect<'a>(
-        &'a self,
-        inspection: &'a mut InspectionTargets,
-    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
+    fn inspect<'a>(&'a self, inspection: &'a mut InspectionTargets) -> PartFuture<'a> {
         Box::pin(async {
             let (directories, is_absent) = spill::directories(&inspection.arguments.spills)?;
             inspection.is_empty_but_configured |= is_absent;
