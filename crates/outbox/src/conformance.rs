@@ -65,6 +65,21 @@ impl OutboxWorld {
         }
     }
 
+    /// Lets the leases of a relay run out, and gives them all to another one. Buckets run out one by one, so
+    /// that it may take several looks.
+    pub async fn take_over(&self, first: &HandRelay, worker: &str) -> HandRelay {
+        let leases = &first.leases;
+        let shortened = self.store.renew(&first.worker, leases, SHORT_LEASE).await;
+        assert_eq!(shortened.unwrap().held.len(), leases.len());
+        let mut second = self.relay(worker, LONG_LEASE).await;
+        while second.leases.len() < leases.len() {
+            second
+                .leases
+                .extend(self.relay(worker, LONG_LEASE).await.leases);
+        }
+        second
+    }
+
     /// Claims from the beginning.
     pub async fn claim(&self, relay: &HandRelay, limit: u32) -> ClaimedRows {
         self.claim_between(relay, 0, None, limit).await

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tidegate_core::Shutdown;
@@ -40,7 +40,6 @@ pub(crate) async fn run(
     let health = Health::new(Arc::clone(&clock));
     let server = ServerConfig::from_config(&config)?;
     let shutdown = config.duration("shutdown-timeout").unwrap_or_default();
-    let to_close = shutdown.saturating_sub(server.limits.drain_timeout);
     let (builder, address) = Server::builder(server).listen().await?;
     let mut process = Process::open(config, env, address).await?;
     let builder = process.serve(builder.health(health.clone()).metrics(exporter));
@@ -48,9 +47,14 @@ pub(crate) async fn run(
     let (trigger, stop) = Shutdown::new();
     let tasks = process.run(&stop);
     announce(&process, address, settings.file.as_deref(), format);
-    let stopped = async {
-        signals.stop(health, spawn, format).await;
-        trigger.stop();
+    let stop_began = Arc::new(OnceLock::new());
+    let stopped = {
+        let (clock, stop_began) = (Arc::clone(&clock), Arc::clone(&stop_began));
+        async move {
+            signals.stop(health, spawn, format).await;
+            stop_began.get_or_init(|| clock.elapsed());
+            trigger.stop();
+        }
     };
     let report = server.run(stopped).await;
     tracing::info!(
@@ -59,10 +63,14 @@ pub(crate) async fn run(
         cut = report.cut,
         "stopped"
     );
+    // The requests and the background work stop together, and share the whole time.
+    let now = clock.elapsed();
+    let passed = now.saturating_sub(stop_began.get().copied().unwrap_or(now));
+    let to_close = shutdown.saturating_sub(passed).max(LEAST_CLOSE);
     let ledger = tokio::select! {
         biased;
         ledger = process.end(tasks) => ledger?,
-        () = clock.sleep(to_close.max(LEAST_CLOSE)) => return Err(not_closed()),
+        () = clock.sleep(to_close) => return Err(not_closed()),
     };
     print_ledger(&ledger, output)
 }

@@ -112,7 +112,13 @@ mod needs_kafka {
         );
         let ran = run_in(dir, &["audit", "-o", "json"]);
         assert_eq!(ran.code, Some(0), "{}", ran.stdout);
-        assert_eq!(ran.json()["components"][0]["unverifiable"], 2);
+        let found = &ran.json()["components"][0];
+        assert_eq!(found["name"], format!("g-{unique}@{topic}"));
+        assert_eq!(
+            (&found["books"]["queued"], &found["recount"]["queued"]),
+            (&2.into(), &2.into()),
+            "the binding answers for its group"
+        );
         std::fs::write(dir.join("tidegate.yaml"), config(&servers, &topic)).unwrap();
         let running = Running::start(dir, &[]);
         let ledger = running.get("/tidegate/ledger");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LONG_LEASE, OutboxWorld, SHORT_LEASE, events, retry_in};
+use super::{LONG_LEASE, OutboxWorld, events, retry_in};
 use crate::port::{OutboxStatus, RowSelection, SettledTo};
 
 /// Events of one key come in the order in which they were added.
@@ -22,12 +22,9 @@ pub async fn events_of_a_key_are_claimed_in_their_order(world: &OutboxWorld) {
 /// A relay whose lease was taken over, or is of another relay, claims nothing.
 pub async fn o02_a_claim_needs_the_leases_that_it_names(world: &OutboxWorld) {
     world.add("a").await;
-    let first = world.relay("one", SHORT_LEASE).await;
+    let first = world.relay("one", LONG_LEASE).await;
     assert_eq!(world.claim(&first, 10).await.rows.len(), 1);
-    let mut second = world.relay("two", LONG_LEASE).await;
-    while second.leases.len() < first.leases.len() {
-        second = world.relay("two", LONG_LEASE).await;
-    }
+    let second = world.take_over(&first, "two").await;
     let claimed = world.claim(&first, 10).await;
     assert!(!claimed.is_held && claimed.rows.is_empty());
     assert_eq!(world.claim(&second, 10).await.rows.len(), 1);

@@ -2,18 +2,15 @@
 
 use std::time::Duration;
 
-use super::{LONG_LEASE, OutboxWorld, SHORT_LEASE, dead, retry_in};
+use super::{LONG_LEASE, OutboxWorld, dead, retry_in};
 use crate::port::{OutboxStatus, RowSelection, Settled, SettledTo};
 
 /// A relay that lost its buckets cannot mark rows.
 pub async fn o03_a_settle_after_the_buckets_were_taken_over_changes_nothing(world: &OutboxWorld) {
     let event = world.add("a").await;
-    let first = world.relay("one", SHORT_LEASE).await;
+    let first = world.relay("one", LONG_LEASE).await;
     let claimed = world.claim(&first, 10).await;
-    let mut second = world.relay("two", LONG_LEASE).await;
-    while second.leases.len() < first.leases.len() {
-        second = world.relay("two", LONG_LEASE).await;
-    }
+    let second = world.take_over(&first, "two").await;
     for to in [SettledTo::Sent, retry_in(LONG_LEASE), dead()] {
         let settled = world.settle(&first, &claimed.rows, to).await;
         assert_eq!(settled, Settled::Fenced);

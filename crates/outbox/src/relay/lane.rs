@@ -300,6 +300,8 @@ impl RelayLane {
                 Ok(Settled::Done) => false,
                 Ok(Settled::Fenced) => true,
                 Ok(Settled::Foreign(ids)) => {
+                    // One of them may wait again, before rows that the cursor has not passed.
+                    self.cursor = LaneCursor::default();
                     // After an answer that was lost they are our own changes.
                     if !has_failed {
                         tracing::warn!(

@@ -35,7 +35,7 @@ CREATE TABLE {table} (
     created_at timestamptz NOT NULL DEFAULT now(),
     sent boolean NOT NULL DEFAULT false,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'SENT', 'DEAD')),
-    attempts integer NOT NULL DEFAULT 0,
+    attempts integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     locked_at timestamptz,
     locked_by text,
     sent_at timestamptz,

@@ -2,17 +2,19 @@
 -- There is one writer, so ids are in the order of commits and nothing comes late.
 CREATE TABLE {table} (
     id integer PRIMARY KEY AUTOINCREMENT,
-    event_id text CHECK (event_id IS NULL OR length(event_id) = 36),
-    aggregate_type text,
-    aggregate_id text NOT NULL CHECK (length(CAST(aggregate_id AS blob)) <= 1024),
-    type text NOT NULL CHECK (length(CAST(type AS blob)) BETWEEN 1 AND 255),
-    topic text CHECK (length(CAST(topic AS blob)) BETWEEN 1 AND 249),
-    payload text,
+    event_id text CHECK (event_id IS NULL OR typeof(event_id) = 'text' AND length(event_id) = 36
+        AND length(replace(event_id, '-', '')) = 32 AND NOT replace(event_id, '-', '') GLOB '*[^0-9a-fA-F]*'),
+    aggregate_type text CHECK (typeof(aggregate_type) IN ('text', 'null')),
+    aggregate_id text NOT NULL CHECK (typeof(aggregate_id) = 'text' AND length(CAST(aggregate_id AS blob)) <= 1024),
+    type text NOT NULL CHECK (typeof(type) = 'text' AND length(CAST(type AS blob)) BETWEEN 1 AND 255),
+    topic text CHECK (typeof(topic) IN ('text', 'null') AND length(CAST(topic AS blob)) BETWEEN 1 AND 249),
+    -- A blob would stop every claim that meets it.
+    payload text CHECK (typeof(payload) IN ('text', 'null')),
     headers text CHECK (headers IS NULL OR json_valid(headers) AND json_type(headers) = 'object'),
-    created_at integer,
+    created_at integer CHECK (typeof(created_at) IN ('integer', 'null')),
     sent integer NOT NULL DEFAULT 0,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'SENT', 'DEAD')),
-    attempts integer NOT NULL DEFAULT 0,
+    attempts integer NOT NULL DEFAULT 0 CHECK (typeof(attempts) = 'integer'),
     locked_at integer,
     locked_by text,
     sent_at integer,

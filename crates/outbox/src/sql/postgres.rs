@@ -156,9 +156,10 @@ impl OutboxDatabase for Postgres {
                 "SELECT {in_show} FROM {{table}}_status WHERE id = $1 OR event_id = $2"
             )),
             retry: fill(
-                "UPDATE {table} e SET status = 'PENDING', attempts = 0, next_attempt_at = NULL
+                // It is due now. Without a time, rows of its key behind a lane's cursor would overtake it.
+                "UPDATE {table} e SET status = 'PENDING', attempts = 0, next_attempt_at = clock_timestamp()
                  FROM (SELECT id, event_id, status, attempts FROM {table}
-                       WHERE (status = 'DEAD' OR status = 'PENDING' AND next_attempt_at IS NOT NULL)
+                       WHERE (status = 'DEAD' OR status = 'PENDING' AND next_attempt_at > clock_timestamp())
                          AND (id = $1 OR event_id = $2 OR $3::bool) FOR UPDATE) o
                  WHERE e.id = o.id RETURNING o.event_id, o.status, o.attempts",
             ),
@@ -176,7 +177,7 @@ impl OutboxDatabase for Postgres {
                 ),
             ],
             waiting: fill(
-                "SELECT count(*), count(next_attempt_at),
+                "SELECT count(*), count(*) FILTER (WHERE attempts > 0),
                      (extract(epoch FROM clock_timestamp() - min(created_at)) * 1000)::int8
                  FROM {table} WHERE status = 'PENDING'",
             ),
