@@ -26,6 +26,8 @@ use crate::options::BindingOptions;
 /// use tidegate_connector::{Binding, BindingOptions, BoundHandler, Connector, ContainerState};
 /// use tidegate_core::env::Env;
 /// use tidegate_log::{EmbeddedConfig, EmbeddedLog};
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// let env = Env::system();
 /// let log = EmbeddedLog::open(&env, EmbeddedConfig::new(dir.path()))?;
@@ -33,7 +35,8 @@ use crate::options::BindingOptions;
 /// let options = BindingOptions::new("orders", "orders.events", "order-processing")?;
 /// connector.register(Binding::new(options, BoundHandler::from_fn(|_| async { Ok(()) })))?;
 /// assert_eq!(connector.state("orders")?, ContainerState::Created);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct Connector {
