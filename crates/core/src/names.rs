@@ -36,6 +36,14 @@ pub enum NameError {
         /// The first character that does not fit.
         found: char,
     },
+    /// The name would be a directory: no broker takes it.
+    #[error("{what} must not be `{name}`")]
+    Dots {
+        /// The kind of the name.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
 }
 
 /// Longest topic name, which is also Kafka's limit.
@@ -56,9 +64,17 @@ impl Topic {
     /// Accepts a name that every log implementation can hold.
     ///
     /// # Errors
-    /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
+    /// The name is empty, too long, `.` or `..`, or holds a character other than letters, digits, `.`, `_`,
+    /// `-`.
     pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
-        word("topic", name.into(), TOPIC_LIMIT).map(|name| Self(name.into()))
+        let name = word("topic", name.into(), TOPIC_LIMIT)?;
+        match name.as_str() {
+            "." | ".." => Err(NameError::Dots {
+                what: "topic",
+                name,
+            }),
+            _ => Ok(Self(name.into())),
+        }
     }
 
     /// The name as text.
@@ -178,6 +194,9 @@ mod tests {
         };
         check("orders.events.retry-1", None);
         check("", Some("topic must not be empty"));
+        check("..", Some("topic must not be `..`"));
+        check(".", Some("topic must not be `.`"));
+        check("...", None);
         check(
             "orders/events",
             Some("topic `orders/events` holds '/'; letters, digits, `.`, `_` and `-` are allowed"),

@@ -183,6 +183,24 @@ pub enum LogError {
         /// The answer.
         why: String,
     },
+    /// The broker does not allow us to use this topic.
+    #[error("the broker does not allow {doing} for topic `{topic}`: {why}")]
+    Forbidden {
+        /// The topic.
+        topic: Topic,
+        /// The operation.
+        doing: &'static str,
+        /// The answer.
+        why: String,
+    },
+    /// The broker takes others, but not a record like this one.
+    #[error("the broker refuses a record for `{topic}`: {why}")]
+    RecordRefused {
+        /// The topic.
+        topic: Topic,
+        /// The answer.
+        why: String,
+    },
     /// The process that has the log refused over HTTP, or did not answer.
     #[error("{why} (the process at {process} has the log)")]
     Remote {
@@ -259,6 +277,8 @@ impl LogError {
             // error-page: log.login
             Self::Login { .. } => ("log.login", System),
             Self::Refused { .. } => ("log.refused", System),
+            Self::Forbidden { .. } => ("log.forbidden", System),
+            Self::RecordRefused { .. } => ("log.record-refused", Permanent),
             Self::Remote { code, .. } => return (code.clone(), class_of_code(code.as_str())),
             Self::Locked { .. } => ("log.locked", System),
             Self::Format { .. } => ("log.format", System),
@@ -307,6 +327,11 @@ impl LogError {
                 "http.unauthorized" => "give its token by `--token` or `server.token`",
                 _ => "that process tells more in its own log and under `/health`",
             },
+            Self::Forbidden { topic, .. } => {
+                return Some(format!(
+                    "the access rules of the broker must let this user describe and write `{topic}`"
+                ));
+            }
             Self::OutcomeUnknown { .. } => {
                 "look with `tidegate where ID` before sending again: it may be there"
             }
@@ -324,6 +349,7 @@ impl LogError {
             | Self::OutOfRange { .. }
             | Self::Closed
             | Self::Refused { .. }
+            | Self::RecordRefused { .. }
             | Self::Disk { .. }
             | Self::Stopped { .. } => return None,
         };

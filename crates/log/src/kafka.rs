@@ -403,6 +403,10 @@ impl Log for KafkaLog {
         Box::pin(self.inner.append(records))
     }
 
+    fn deliver(&self, records: Vec<Append>) -> LogFuture<'_, Vec<Result<(), LogError>>> {
+        Box::pin(self.inner.deliver(records))
+    }
+
     fn read(&self, read: Read) -> LogFuture<'_, Batch> {
         Box::pin(self.inner.read(read))
     }

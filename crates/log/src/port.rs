@@ -19,8 +19,8 @@
 //!   registered group is removed. On Kafka the broker removes, and a committed offset that is not
 //!   there any more is [`LogError::OutOfRange`], never a silent jump.
 //! - **No call of a remote log hangs.** Each has a deadline of its own and answers
-//!   [`LogError::Unavailable`], [`LogError::OutcomeUnknown`] or a result; only [`Session::poll`] and a
-//!   [`Log::read`] with a wait are there to be waited for. The embedded log has no deadlines: it
+//!   [`LogError::Unavailable`], [`LogError::OutcomeUnknown`] or a result; only [`Session::poll`], a
+//!   [`Log::read`] with a wait and [`Log::deliver`] are there to be waited for. The embedded log has no deadlines: it
 //!   waits for its disk.
 //!
 //! Calls are made per batch. Every method may be called from many tasks at once.
@@ -84,6 +84,23 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// [`LogError::Overloaded`] (too much waits for the disk) and [`LogError::Disk`] (the disk has no
     /// room): none was added.
     fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>>;
+
+    /// Adds records as [`append`](Self::append) does, waits for as long as it takes, and tells the outcome of
+    /// each record.
+    ///
+    /// A remote log may be away for hours meanwhile: the records stay on their way, and each is added once. So
+    /// a caller who must not repeat them has nothing to guess. If canceled, any of the records may be there, or
+    /// come later.
+    ///
+    /// # Errors
+    /// As for [`append`](Self::append); then none is on its way any more. Only
+    /// [`LogError::OutcomeUnknown`] leaves open whether a record was added, also as the outcome of one.
+    fn deliver(&self, records: Vec<Append>) -> LogFuture<'_, Vec<Result<(), LogError>>> {
+        Box::pin(async move {
+            let added = self.append(records).await?;
+            Ok(added.iter().map(|_| Ok(())).collect())
+        })
+    }
 
     /// Reads records of one partition outside of any group: only what is committed, in order, and
     /// without skipping anything that is there.

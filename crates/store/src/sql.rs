@@ -136,7 +136,8 @@ values!(
     String,
     Option<&str>,
     Option<i64>,
-    Option<String>
+    Option<String>,
+    Option<&[u8]>
 );
 
 impl SqlValue for EventId {

@@ -2,7 +2,8 @@
 //!
 //! The writer is one connection. Operations queue up for it; a task takes all that wait, begins one
 //! transaction (`BEGIN IMMEDIATE`), runs each in a savepoint of its own, commits once, and answers
-//! them all. A caller's own transaction takes the same connection out for as long as it lasts.
+//! them all. An operation that is alone has the transaction for itself. A caller's own transaction takes
+//! the same connection out for as long as it lasts.
 //!
 //! **Invariant:** an operation is answered with success only after the commit that covers it, which
 //! is synced (`synchronous=FULL`).
@@ -38,9 +39,9 @@ const LONGEST_BUSY_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 /// Memory for the pages of the writer, in KiB. A large transaction that does not fit writes its pages twice.
 const WRITER_CACHE_KIB: u32 = 64 * 1024;
 
-/// Pages in the write-ahead log before a commit copies them into the file (64 MiB). The copy is a second sync,
+/// Pages in the write-ahead log before a commit copies them into the file (128 MiB). The copy is a second sync,
 /// and a page that was written many times meanwhile is copied once.
-const CHECKPOINT_PAGES: u32 = 16 * 1024;
+const CHECKPOINT_PAGES: u32 = 32 * 1024;
 
 /// A database in a file. Cloning gives another handle on the same connections.
 #[derive(Clone)]
@@ -80,8 +81,8 @@ impl Sqlite {
         let writer_options = connect
             .clone()
             .pragma("cache_size", format!("-{WRITER_CACHE_KIB}"))
-            // Each operation runs in a savepoint, which keeps a copy of every page it changes. In a temporary
-            // file these copies cost more than the change itself.
+            // A savepoint keeps a copy of every page that changes. In a temporary file these copies cost more
+            // than the change itself.
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES.to_string());
         let writer = SqliteWriter::open(writer_options).await.map_err(failed)?;

@@ -33,6 +33,11 @@ pub enum NotCompared {
     NoOrigin,
     /// They were delivered before the sender had its id.
     OlderThanOrigin,
+    /// The topic that they were delivered to is not there any more.
+    TopicGone,
+    /// The receiver has more events of their time than the sender calls delivered, so that one of them may be
+    /// missing there unseen.
+    MoreReceived,
 }
 
 impl fmt::Display for NotCompared {
@@ -41,6 +46,8 @@ impl fmt::Display for NotCompared {
             Self::NoReceiver => "their receiver was not audited here",
             Self::NoOrigin => "their sender has no id yet",
             Self::OlderThanOrigin => "they were delivered before their sender had its id",
+            Self::TopicGone => "their topic does not exist any more",
+            Self::MoreReceived => "their receiver has more events of that time than were delivered",
         })
     }
 }
@@ -112,12 +119,18 @@ impl AuditedPath {
             }
             (Some(_), Some(received)) => received,
         };
+        let beside = PathDifference::new(&delivered.books, books);
+        let covered = beside.covered;
         Self {
             to: Some(name.to_owned()),
-            compared: count(all - older),
-            not_compared: count(older),
-            reason: (older > 0).then_some(NotCompared::OlderThanOrigin),
-            missing: undelivered(&delivered.books, books),
+            compared: count(all - older - covered),
+            not_compared: count(older + covered),
+            reason: match (covered, older) {
+                (1.., _) => Some(NotCompared::MoreReceived),
+                (_, 1..) => Some(NotCompared::OlderThanOrigin),
+                _ => None,
+            },
+            missing: beside.missing,
             ..path
         }
     }
@@ -137,10 +150,27 @@ impl AuditedPath {
 /// its way, or was lost. So the books of the sender must be the older ones.
 #[must_use]
 pub fn undelivered(sender: &Books, receiver: &Books) -> Vec<Discrepancy> {
-    let sent = delivered(sender, |tally, removed| tally.minus(removed));
-    let received = delivered(receiver, |tally, _| tally);
-    let found = difference(&sent, &received);
-    found.into_iter().filter(|one| one.count >= 0).collect()
+    PathDifference::new(sender, receiver).missing
+}
+
+/// The books of a sender beside those of its receiver.
+struct PathDifference {
+    missing: Vec<Discrepancy>,
+    /// Delivered events in buckets of which the receiver has more. The surplus covers one that is missing.
+    covered: i64,
+}
+
+impl PathDifference {
+    fn new(sender: &Books, receiver: &Books) -> Self {
+        let sent = delivered(sender, |tally, removed| tally.minus(removed));
+        let received = delivered(receiver, |tally, _| tally);
+        let found = difference(&sent, &received).into_iter();
+        let (missing, surplus): (Vec<_>, Vec<_>) = found.partition(|one| one.count >= 0);
+        let sent = sent.aligned_with(&received).tallies(&Place::Delivered);
+        let covered = surplus.iter().filter_map(|one| sent.get(&one.bucket));
+        let covered = covered.map(|tally| tally.count).sum();
+        Self { missing, covered }
+    }
 }
 
 /// The delivered events of these books alone. `count` is given those of a bucket, and how many of them are
@@ -261,6 +291,12 @@ mod tests {
             assert_eq!((path.compared, path.not_compared), (compared, not_compared));
             assert_eq!((path.reason, path.unaccounted()), (Some(reason), 0));
         }
+        // The receiver has one more, and it may lack another: nobody can tell.
+        let hidden = books(&[(3, Place::Delivered), (4, Place::Delivered)]);
+        let more = delivered_events(Some("a"), receiver.clone());
+        let path = AuditedPath::new(&more, Some(("eventlog", &hidden)));
+        assert_eq!((path.compared, path.not_compared), (0, 1));
+        assert_eq!(path.reason, Some(NotCompared::MoreReceived));
         let young = delivered_events(Some("a"), receiver.clone());
         let path = AuditedPath::new(&young, Some(("eventlog", &Books::default())));
         assert_eq!((path.unaccounted(), path.reason), (1, None));

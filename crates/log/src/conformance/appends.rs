@@ -285,6 +285,20 @@ pub async fn a_record_has_a_time(scene: Scene) {
     assert!(given.abs_diff(now) < 60_000, "{given} is about {now}");
 }
 
+/// A delivery adds its records in order and has an outcome for each; one that is refused adds nothing.
+pub async fn a_delivery_adds_records_in_order_and_tells_of_each(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(2).await, 1);
+    let records = |values: &[&str]| values.iter().map(|value| append_to(&at, value)).collect();
+    let outcomes = scene.log.deliver(records(&["a", "b", "c"])).await.unwrap();
+    assert!(outcomes.len() == 3 && outcomes.iter().all(Result::is_ok));
+    let nowhere = TopicPartition::new(Topic::new(scene.name("nowhere")).unwrap(), 0);
+    let both = vec![append_to(&at, "beside"), append_to(&nowhere, "x")];
+    assert_eq!(code(scene.log.deliver(both).await), "log.unknown-topic");
+    assert!(scene.log.deliver(Vec::new()).await.unwrap().is_empty());
+    scene.log.deliver(records(&["d"])).await.unwrap();
+    assert_eq!(scene.values(&at).await, ["a", "b", "c", "d"]);
+}
+
 /// Appending nothing adds nothing.
 pub async fn appending_nothing_adds_nothing(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);

@@ -21,6 +21,7 @@ macro_rules! with_log_rules {
                 a_header_above_the_limit_is_refused_by_name,
                 an_unknown_topic_or_partition_is_refused_by_name,
                 a_record_has_a_time,
+                a_delivery_adds_records_in_order_and_tells_of_each,
                 appending_nothing_adds_nothing;
             reads:
                 t05_small_helpings_add_up_to_everything,

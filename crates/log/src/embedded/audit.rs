@@ -81,6 +81,8 @@ pub struct ScannedPartition {
     pub start: Offset,
     /// The time of the first record that could be read, in milliseconds.
     pub first_ms: Option<u64>,
+    /// Whether compaction may have removed any record.
+    pub is_compacted: bool,
 }
 
 /// Tells the event of every record of a topic that can be read, in a directory that nobody has open.
@@ -117,6 +119,7 @@ pub fn scan_topic(
         scanned.push(ScannedPartition {
             start: Offset(partition.start),
             first_ms,
+            is_compacted: topic.config.compact,
         });
     }
     Ok(Some(scanned))

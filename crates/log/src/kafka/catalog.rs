@@ -127,7 +127,9 @@ impl KafkaInner {
         let config = match self.configuration(topic).await {
             Ok(entries) => config_of(partitions, &entries),
             // A client that may write may lack the right to describe; then Kafka's own limit is assumed.
-            Err(LogError::Refused { .. }) => config_of(partitions, &BTreeMap::new()),
+            Err(LogError::Refused { .. } | LogError::Forbidden { .. }) => {
+                config_of(partitions, &BTreeMap::new())
+            }
             Err(error) => return Err(error),
         };
         let known = KnownTopic {
@@ -213,14 +215,12 @@ impl KafkaInner {
                 self.adapt_topic(topic, &config, &properties).await?;
                 self.await_leaders(topic, count).await
             }
+            Some(Err((_, code))) if is_about_settings(code) => Err(refused(code.to_string())),
             Some(Err((_, code))) => match failure::meaning(code) {
                 failure::Meaning::Refusal => Err(LogError::Refused {
                     doing: "a new topic",
                     why: failure::refusal(code),
                 }),
-                failure::Meaning::NoAnswer if is_about_settings(code) => {
-                    Err(refused(code.to_string()))
-                }
                 failure::Meaning::NoAnswer
                 | failure::Meaning::NoTopic
                 | failure::Meaning::Stale

@@ -42,6 +42,20 @@ const STALE: [Code; 6] = [
     Code::UnknownMemberId,
 ];
 
+/// The broker takes other records of the batch, or would.
+const INVALID_RECORDS: [Code; 5] = [
+    Code::InvalidRecord,
+    Code::InvalidDifferentRecord,
+    Code::InvalidTimestamp,
+    Code::PolicyViolation,
+    Code::UnsupportedForMessageFormat,
+];
+
+/// Whether it says that this record, or one beside it, is none that the topic takes.
+pub(super) fn is_about_record(code: Code) -> bool {
+    INVALID_RECORDS.contains(&code)
+}
+
 /// The meaning of an error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
@@ -67,6 +81,7 @@ pub(super) fn meaning(code: Code) -> Meaning {
     } else if code == Code::UnknownTopicOrPartition
         || code == Code::UnknownTopic
         || code == Code::UnknownPartition
+        || code == Code::InvalidTopic
     {
         Meaning::NoTopic
     } else if code == Code::MessageSizeTooLarge || code == Code::InvalidMessageSize {
@@ -165,7 +180,13 @@ pub(super) fn of_question(
     topic: Option<&Topic>,
     error: &KafkaError,
 ) -> LogError {
-    match (code_of(error).map(meaning), topic) {
+    let code = code_of(error);
+    match (code.map(meaning), topic) {
+        (_, Some(topic)) if code == Some(Code::TopicAuthorizationFailed) => LogError::Forbidden {
+            topic: topic.clone(),
+            doing,
+            why: said(error),
+        },
         (Some(Meaning::Refusal), _) => LogError::Refused {
             doing,
             why: said(error),
@@ -224,10 +245,14 @@ mod tests {
             ),
             (
                 KafkaError::AdminOp(Code::TopicAuthorizationFailed),
-                "log.refused",
+                "log.forbidden",
             ),
             (
                 KafkaError::MetadataFetch(Code::UnknownTopicOrPartition),
+                "log.unknown-topic",
+            ),
+            (
+                KafkaError::MetadataFetch(Code::InvalidTopic),
                 "log.unknown-topic",
             ),
             (KafkaError::Subscription("no".to_owned()), "log.refused"),

@@ -17,7 +17,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Spawn};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::LogError;
 use crate::port::{Append, RecordPosition};
@@ -47,6 +47,14 @@ pub(super) struct ProduceBatch {
     pub(super) size: u64,
     /// The batch size that suits all topics.
     pub(super) batch_size: u64,
+}
+
+/// Records that the client has, up to the first one that it did not take.
+struct HandedOver {
+    producer: Arc<BaseProducer<Deliveries>>,
+    waiting: Arc<PendingDeliveries>,
+    done: oneshot::Receiver<()>,
+    not_sent: Option<(usize, KafkaError)>,
 }
 
 /// The producers of a log: mostly one. A topic that takes only small batches gets one of its own,
@@ -132,7 +140,7 @@ pub(super) fn send(
             Ok(Some(record.delivery_opaque))
         }
         Err((error, record)) => {
-            record.delivery_opaque.withdraw();
+            record.delivery_opaque.withdraw(code_of(&error));
             Err(error)
         }
     }
@@ -199,8 +207,54 @@ impl KafkaInner {
             return Ok(Vec::new());
         }
         let producers = &self.producers;
-        let producer = producers.producer(batch.batch_size)?;
         let until = producers.clock.elapsed() + self.config.request_timeout;
+        let handed = self.hand_over(&batch, until, false).await?;
+        if let Some((index, error)) = &handed.not_sent {
+            return Err(self.not_sent(*index, &batch.records, error));
+        }
+        let left = until.saturating_sub(producers.clock.elapsed());
+        let Some(Ok(())) = producers.clock.within(left, handed.done).await else {
+            let why = handed.producer.context().context.last();
+            return Err(unknown(&why.unwrap_or_else(|| self.late())));
+        };
+        self.delivered(&handed.waiting, batch.records)
+    }
+
+    /// Adds records, and waits until the client has told the outcome of each. The client never gives up on a
+    /// record by itself. So nothing of the call is left in its queue afterwards.
+    pub(super) async fn deliver(
+        &self,
+        records: Vec<Append>,
+    ) -> Result<Vec<Result<(), LogError>>, LogError> {
+        let batch = self.route(records).await?;
+        if batch.records.is_empty() {
+            return Ok(Vec::new());
+        }
+        let until = self.producers.clock.elapsed() + self.config.request_timeout;
+        let handed = self.hand_over(&batch, until, true).await?;
+        handed.done.await.ok();
+        let mut outcomes: Vec<Result<(), LogError>> = Vec::new();
+        outcomes.resize_with(batch.records.len(), || Ok(()));
+        for FailedDelivery { index, code } in handed.waiting.all_failed() {
+            if let (Some(outcome), Some(routed)) =
+                (outcomes.get_mut(index), batch.records.get(index))
+            {
+                *outcome = Err(self.undelivered(routed, code));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Gives records to the client, once there is room for them. A caller who `is_patient` waits for a full queue
+    /// of the client, too.
+    async fn hand_over(
+        &self,
+        batch: &ProduceBatch,
+        until: Duration,
+        is_patient: bool,
+    ) -> Result<HandedOver, LogError> {
+        let producers = &self.producers;
+        let producer = producers.producer(batch.batch_size)?;
         let left = || until.saturating_sub(producers.clock.elapsed());
         let bytes = usize::try_from(batch.size).unwrap_or(usize::MAX);
         let permits = (bytes / GRAIN + 1).min(producers.room_permits);
@@ -213,44 +267,86 @@ impl KafkaInner {
         let free = producers.room.available_permits();
         telemetry::in_flight((producers.room_permits - free) * GRAIN);
         let (waiting, done) = PendingDeliveries::new(batch.records.len(), Some(room));
+        let mut not_sent = None;
         for (index, routed) in batch.records.iter().enumerate() {
-            let mut ticket = Some(DeliveryHandle::new(&waiting, index));
+            let ticket = DeliveryHandle::new(&waiting, index);
+            if let Some((_, error)) = &not_sent {
+                // The rest stays behind the record that was not taken.
+                ticket.withdraw(code_of(error));
+                continue;
+            }
+            let mut ticket = Some(ticket);
             while let Some(offered) = ticket.take() {
                 match send(&producer, routed, offered) {
                     Ok(None) => {}
+                    Ok(Some(back)) if !is_patient && left().is_zero() => {
+                        let full = RDKafkaErrorCode::QueueFull;
+                        back.withdraw(full);
+                        not_sent = Some((index, KafkaError::MessageProduction(full)));
+                    }
                     Ok(Some(back)) => {
-                        if left().is_zero() {
-                            back.withdraw();
-                            return Err(unknown("the client's queue is full"));
-                        }
                         producers.clock.sleep(Duration::from_millis(1)).await;
                         ticket = Some(back);
                     }
-                    Err(error) => return Err(self.not_sent(index, routed, &error)),
+                    Err(error) => not_sent = Some((index, error)),
                 }
             }
             if index % BURST == BURST - 1 {
                 tokio::task::yield_now().await;
             }
         }
-        let Some(Ok(())) = producers.clock.within(left(), done).await else {
-            let why = producer.context().context.last();
-            return Err(unknown(&why.unwrap_or_else(|| self.late())));
-        };
-        self.delivered(&waiting, batch.records)
+        Ok(HandedOver {
+            producer,
+            waiting,
+            done,
+            not_sent,
+        })
     }
 
     /// The error of a record that the client did not take.
-    fn not_sent(&self, index: usize, routed: &RoutedRecord, error: &KafkaError) -> LogError {
+    fn not_sent(&self, index: usize, records: &[RoutedRecord], error: &KafkaError) -> LogError {
         let known = failure::code_of(error).map(failure::meaning);
-        if index > 0 {
+        let (0, Some(routed)) = (index, records.first()) else {
             return unknown(&error.to_string());
-        }
+        };
         if known == Some(failure::Meaning::TooLarge) {
             self.catalog.forget(&routed.at.topic);
         }
         let topic = Some(&routed.at.topic);
         self.config.failed("an append", topic, error)
+    }
+
+    /// Why a record was not added, or is not known to be.
+    fn undelivered(&self, routed: &RoutedRecord, code: RDKafkaErrorCode) -> LogError {
+        let topic = routed.at.topic.clone();
+        // The known facts about the topic were not true any more.
+        let known = self.catalog.forget(&topic);
+        match failure::meaning(code) {
+            failure::Meaning::Refusal if code == RDKafkaErrorCode::TopicAuthorizationFailed => {
+                LogError::Forbidden {
+                    topic,
+                    doing: "an append",
+                    why: failure::refusal(code),
+                }
+            }
+            failure::Meaning::Refusal => LogError::Refused {
+                doing: "an append",
+                why: failure::refusal(code),
+            },
+            failure::Meaning::NoTopic => LogError::UnknownTopic { topic },
+            failure::Meaning::TooLarge => LogError::RecordTooLarge {
+                topic,
+                size: routed.record.size() as u64,
+                limit: known.map_or(0, |known| known.max_record_size),
+            },
+            failure::Meaning::NoAnswer if failure::is_about_record(code) => {
+                LogError::RecordRefused {
+                    topic,
+                    why: code.to_string(),
+                }
+            }
+            failure::Meaning::NoAnswer | failure::Meaning::Stale => unknown(&code.to_string()),
+        }
     }
 
     /// Where the records lie, or why some do not.
@@ -260,25 +356,16 @@ impl KafkaInner {
         records: Vec<RoutedRecord>,
     ) -> Result<Vec<RecordPosition>, LogError> {
         if let Some(FailedDelivery { index, code }) = waiting.failed() {
-            let failed = records.get(index).map(|routed| &routed.at.topic);
-            // The known facts about the topic were not true any more.
-            let limit = failed.and_then(|topic| self.catalog.forget(topic));
-            // With a single record there is nothing else that could have been added.
-            let alone = records.len() == 1;
-            return Err(match (failure::meaning(code), failed) {
-                (failure::Meaning::Refusal, _) => LogError::Refused {
-                    doing: "an append",
-                    why: failure::refusal(code),
-                },
-                (failure::Meaning::NoTopic, Some(topic)) if alone => LogError::UnknownTopic {
-                    topic: topic.clone(),
-                },
-                (failure::Meaning::TooLarge, Some(topic)) if alone => LogError::RecordTooLarge {
-                    topic: topic.clone(),
-                    size: records.first().map_or(0, |one| one.record.size() as u64),
-                    limit: limit.map_or(0, |known| known.max_record_size),
-                },
-                (_, _) => unknown(&code.to_string()),
+            let error = match records.get(index) {
+                Some(routed) => self.undelivered(routed, code),
+                None => unknown(&code.to_string()),
+            };
+            // Other errors say that nothing was added, which is known only of a single record.
+            let is_known = records.len() == 1
+                || matches!(error, LogError::Refused { .. } | LogError::Forbidden { .. });
+            return Err(match is_known {
+                true => error,
+                false => unknown(&code.to_string()),
             });
         }
         records
@@ -293,6 +380,10 @@ impl KafkaInner {
             })
             .collect()
     }
+}
+
+fn code_of(error: &KafkaError) -> RDKafkaErrorCode {
+    failure::code_of(error).unwrap_or(RDKafkaErrorCode::Fail)
 }
 
 fn unknown(why: &str) -> LogError {

@@ -15,6 +15,11 @@ pub(crate) struct Broker {
 impl Broker {
     /// Formats a directory and starts a broker on it.
     pub(crate) fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// The same with these further settings.
+    pub(crate) fn start_with(settings: &str) -> Self {
         let name = format!("tidegate-broker-{}-{}", std::process::id(), free_port());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();
@@ -23,7 +28,8 @@ impl Broker {
             ports: [free_port(), free_port()],
             process: None,
         };
-        std::fs::write(broker.settings(), broker.properties()).unwrap();
+        let settings = format!("{}{settings}", broker.properties());
+        std::fs::write(broker.settings(), settings).unwrap();
         let format = [
             "kafka.tools.StorageTool",
             "format",
@@ -67,6 +73,18 @@ impl Broker {
             );
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Runs a tool of the broker against it.
+    #[allow(dead_code, reason = "not every test program runs a tool")]
+    pub(crate) fn run_tool(&self, class: &str, arguments: &[&str]) {
+        let ran = java()
+            .args([class, "--bootstrap-server", &self.servers()])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{class}: {said}");
     }
 
     /// Kills it with -9.

@@ -47,6 +47,41 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
+    fn a_delivery_waits_for_a_line_that_is_dead_and_adds_each_record_once() {
+        run(async {
+            let line = line();
+            let mut short = config(&line.servers());
+            short.request_timeout = Duration::from_secs(2);
+            let log = open(short).await;
+            let at = TopicPartition::new(topic(&log, 1).await, 0);
+            append(&log, &at, 0..1).await;
+            line.lose_next_answer(&[PRODUCE], Loss::Dead);
+            let records = (1..11).map(|number| append_of(&at, number)).collect();
+            let delivering = {
+                let log = log.clone();
+                tokio::spawn(async move { log.deliver(records).await })
+            };
+            while line.lost() == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            // Each of these takes as long as a request may.
+            for _ in 0..2 {
+                assert!(log.topics().await.is_err());
+            }
+            assert!(!delivering.is_finished());
+            line.mend();
+            let outcomes = delivering.await.unwrap().unwrap();
+            assert!(
+                outcomes.len() == 10 && outcomes.iter().all(Result::is_ok),
+                "{outcomes:?}"
+            );
+            let expect: Vec<u64> = (0..11).collect();
+            assert_eq!(numbers_once(&log, &at, 11).await, expect);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
     fn t25_whichever_answer_of_a_commit_is_lost_it_is_done_once() {
         run(async {
             let line = line();

@@ -222,6 +222,14 @@ async fn commit(
     group: &mut [Box<dyn WriteOperation>],
 ) -> Result<(), sqlx::Error> {
     guard.begin().await?;
+    if let [alone] = group {
+        // The transaction is its own, so that it needs no savepoint with copies of every page it changes.
+        if alone.is_canceled() || !alone.run(guard.connection()).await {
+            guard.rollback_open().await;
+            return Ok(());
+        }
+        return guard.end("COMMIT").await;
+    }
     for operation in group {
         // Nobody waits for it any more: carrying it out would surprise.
         if operation.is_canceled() {

@@ -165,7 +165,7 @@ fn settings_of_a_session_end_with_its_transaction() {
         for (setting, wanted) in [
             ("PRAGMA recursive_triggers", 0),
             ("PRAGMA legacy_alter_table", 0),
-            ("PRAGMA wal_autocheckpoint", 16_384),
+            ("PRAGMA wal_autocheckpoint", 32_768),
             ("PRAGMA foreign_keys", 1),
         ] {
             let is: i64 = sqlx::query_scalar(setting)

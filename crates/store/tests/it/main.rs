@@ -117,6 +117,9 @@ fn an_operation_that_fails_takes_back_itself_and_nobody_else() {
         );
         assert!(one.is_ok() && three.is_ok());
         assert_eq!(two.unwrap_err().class(), FailureClass::Permanent);
+        // One that is alone too.
+        let alone = run("INSERT INTO t VALUES (5); INSERT INTO t VALUES (5)").await;
+        assert_eq!(alone.unwrap_err().class(), FailureClass::Permanent);
         let count = file.read("count", |connection| {
             Box::pin(async move {
                 sqlx::query_scalar::<_, i64>("SELECT sum(n) FROM t")

@@ -58,14 +58,13 @@ impl DeliveryHandle {
         })
     }
 
-    /// Takes back a record that was not sent.
-    pub(in crate::kafka) fn withdraw(&self) {
-        self.waiting
-            .tell(self.index, Err(RDKafkaErrorCode::PurgeQueue));
+    /// Takes back a record that was not sent, for this reason.
+    pub(in crate::kafka) fn withdraw(&self, code: RDKafkaErrorCode) {
+        self.waiting.tell(self.index, Err(code));
     }
 }
 
-/// The first record of a call that was not delivered.
+/// A record of a call that was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::kafka) struct FailedDelivery {
     pub(in crate::kafka) index: usize,
@@ -77,7 +76,7 @@ pub(in crate::kafka) struct FailedDelivery {
 pub(in crate::kafka) struct PendingDeliveries {
     left: AtomicUsize,
     offsets: Vec<AtomicI64>,
-    failed: Mutex<Option<FailedDelivery>>,
+    failed: Mutex<Vec<FailedDelivery>>,
     done: Mutex<Option<oneshot::Sender<()>>>,
     /// The call's share of what may be on its way, given back with the last record.
     _room: Option<OwnedSemaphorePermit>,
@@ -96,7 +95,7 @@ impl PendingDeliveries {
         let waiting = Self {
             left: AtomicUsize::new(records),
             offsets: (0..records).map(|_| AtomicI64::new(NOWHERE)).collect(),
-            failed: Mutex::new(None),
+            failed: Mutex::default(),
             done: Mutex::new(Some(tell)),
             _room: room,
         };
@@ -111,8 +110,7 @@ impl PendingDeliveries {
                 }
             }
             Err(code) => {
-                let mut failed = self.failed.lock();
-                failed.get_or_insert(FailedDelivery { index, code });
+                self.failed.lock().push(FailedDelivery { index, code });
             }
         }
         // Release and acquire, so that whoever hears of the last one sees the offsets of all.
@@ -130,8 +128,13 @@ impl PendingDeliveries {
         self.left.load(Ordering::Acquire)
     }
 
+    /// The failure that was told first.
     pub(in crate::kafka) fn failed(&self) -> Option<FailedDelivery> {
-        *self.failed.lock()
+        self.failed.lock().first().copied()
+    }
+
+    pub(in crate::kafka) fn all_failed(&self) -> Vec<FailedDelivery> {
+        self.failed.lock().clone()
     }
 
     pub(in crate::kafka) fn offset(&self, index: usize) -> Option<Offset> {

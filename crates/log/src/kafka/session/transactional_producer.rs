@@ -225,7 +225,7 @@ impl TransactionalProducer {
             while let Some(offered) = ticket.take() {
                 if let Some(back) = produce::send(producer, routed, offered)? {
                     if self.clock.elapsed() >= until {
-                        back.withdraw();
+                        back.withdraw(RDKafkaErrorCode::QueueFull);
                         return Err(late());
                     }
                     producer.poll(DRAIN);
