@@ -189,7 +189,7 @@ impl EventLog {
 
     fn incoming(&self, event: PostedEvent, logger: Option<&Arc<str>>) -> IncomingEvent {
         IncomingEvent {
-            event,
+            event: Arc::new(event),
             execution_id: self.ids.mint(),
             logger: logger.cloned(),
         }

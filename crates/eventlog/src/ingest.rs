@@ -25,7 +25,7 @@ use crate::{EventLogError, sql, telemetry};
 /// An event with everything that its row needs, apart from its number.
 #[derive(Debug, Clone)]
 pub(crate) struct IncomingEvent {
-    pub(crate) event: PostedEvent,
+    pub(crate) event: Arc<PostedEvent>,
     /// The id of its answer, minted before it waits, so that trying again changes nothing.
     pub(crate) execution_id: EventId,
     /// The logger that sent it.

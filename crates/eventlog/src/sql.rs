@@ -117,6 +117,9 @@ struct NewRow<'a> {
 
 /// The statements that differ between the databases.
 trait EventLogStatements: SqlConnection {
+    /// Keeps the rows `e` of a SELECT from being removed until the end of the transaction.
+    const KEPT: &'static str;
+
     /// Takes numbers for new events, in growing order.
     fn next_ids(
         &mut self,

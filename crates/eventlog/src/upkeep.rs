@@ -52,7 +52,7 @@ async fn remove_old(log: &EventLog, now_ms: u64, retention: Duration) -> Result<
     let now = i64::try_from(now_ms).unwrap_or(i64::MAX);
     let before_ms = now.saturating_sub(span_ms(retention));
     let mut after = 0;
-    while let Some((last, count)) = sql::remove_range(log.store(), after, before_ms).await? {
+    while let Some((last, count)) = sql::remove_range(log.store(), after, before_ms, now).await? {
         telemetry::removed(count);
         after = last;
     }

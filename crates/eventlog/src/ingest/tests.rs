@@ -13,7 +13,7 @@ fn id(n: u128) -> EventId {
 
 fn incoming(n: u128, key: &str, mood: u32) -> IncomingEvent {
     IncomingEvent {
-        event: PostedEvent {
+        event: Arc::new(PostedEvent {
             event_id: id(n),
             has_own_id: true,
             key: key.to_owned(),
@@ -31,7 +31,7 @@ fn incoming(n: u128, key: &str, mood: u32) -> IncomingEvent {
             step_sequence: None,
             at_us: 0,
             words: Vec::new(),
-        },
+        }),
         execution_id: id(n + 100),
         logger: None,
     }

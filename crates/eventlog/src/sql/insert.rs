@@ -52,14 +52,21 @@ async fn store_group<C: EventLogStatements>(
     }
     // Two processes that store the same keys wait for each other in one order, and never in a circle.
     rows.sort_by(|a, b| a.incoming.event.key.cmp(&b.incoming.event.key));
-    let added: HashSet<i64> = db.insert(&rows).await?.into_iter().collect();
-    let (stored, lost): (Vec<NewRow<'_>>, Vec<NewRow<'_>>) =
-        rows.into_iter().partition(|row| added.contains(&row.id));
-    if !lost.is_empty() {
-        // Another process was faster with these; its rows are committed and can be seen now.
-        let keys = lost.iter().map(|row| row.incoming.event.key.clone());
-        known.extend(known_events(db, keys.collect()).await?);
-        verdicts = judge(&events, &known);
+    let mut stored = Vec::new();
+    while !rows.is_empty() {
+        let added: HashSet<i64> = db.insert(&rows).await?.into_iter().collect();
+        let (new, lost): (Vec<NewRow<'_>>, Vec<NewRow<'_>>) =
+            rows.into_iter().partition(|row| added.contains(&row.id));
+        stored.extend(new);
+        if !lost.is_empty() {
+            // Another process was faster with these; its rows are committed and can be seen now.
+            let keys = lost.iter().map(|row| row.incoming.event.key.clone());
+            known.extend(known_events(db, keys.collect()).await?);
+            verdicts = judge(&events, &known);
+        }
+        // A row that was removed again by now stands in nobody's way.
+        rows = lost;
+        rows.retain(|row| !known.contains_key(&row.incoming.event.key));
     }
     let placed: HashMap<&str, i64> = stored
         .iter()
@@ -130,15 +137,17 @@ impl FromColumns for KnownRow {
     }
 }
 
-/// The events that are stored under these keys.
-async fn known_events<C: SqlConnection>(
+/// The events that are stored under these keys. No other process removes them before the transaction ends: a
+/// repeat is answered by the row that it repeats.
+async fn known_events<C: EventLogStatements>(
     db: &mut C,
     keys: Vec<String>,
 ) -> Result<HashMap<String, KnownEvent>, sqlx::Error> {
     let sql = format!(
         "SELECT e.key, e.id, e.event_id, e.execution_id, e.body, l.name FROM tidegate_eventlog e
-         LEFT JOIN tidegate_eventlog_logger l ON l.id = e.logger WHERE e.key {}",
-        C::IN_LIST
+         LEFT JOIN tidegate_eventlog_logger l ON l.id = e.logger WHERE e.key {} {}",
+        C::IN_LIST,
+        C::KEPT
     );
     let rows: Vec<KnownRow> = db.fetch_all(AssertSqlSafe(sql), &[&SqlList(&keys)]).await?;
     Ok(rows

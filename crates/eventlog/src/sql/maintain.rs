@@ -169,7 +169,7 @@ async fn find<C: SqlConnection>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Removal {
     /// Those stored before this time that nobody marked to stay.
-    Before(i64),
+    Before { before_ms: i64, now_ms: i64 },
     /// All of them.
     All,
 }
@@ -181,8 +181,9 @@ pub(crate) async fn remove_range(
     store: &Store,
     after: i64,
     before_ms: i64,
+    now_ms: i64,
 ) -> Result<Option<(i64, u64)>, EventLogError> {
-    let removal = Removal::Before(before_ms);
+    let removal = Removal::Before { before_ms, now_ms };
     let removed = on_either!(store, SqlAccess::Transact, "remove old events",
         db => remove(db, after, removal));
     Ok(removed?)
@@ -210,18 +211,22 @@ async fn remove<C: EventLogStatements>(
     after: i64,
     removal: Removal,
 ) -> Result<Option<(i64, u64)>, sqlx::Error> {
-    let sql = "SELECT id, created_at FROM tidegate_eventlog WHERE id > $1 ORDER BY id LIMIT 1";
-    let Some((first, created_ms)) = db.fetch_optional::<(i64, i64)>(sql, &[&after]).await? else {
-        return Ok(None);
+    let (before_ms, now_ms) = match removal {
+        Removal::Before { before_ms, now_ms } => (before_ms, now_ms),
+        Removal::All => (i64::MAX, i64::MAX),
     };
-    let before_ms = match removal {
-        Removal::Before(before_ms) if created_ms >= before_ms => return Ok(None),
-        Removal::Before(before_ms) => before_ms,
-        Removal::All => i64::MAX,
+    // Numbers grow with time, so that the first young row ends it. A row of the future was stored while the
+    // clock was wrong, and says nothing about those behind it.
+    let sql = "SELECT id, created_at FROM tidegate_eventlog WHERE id > $1 AND created_at <= $2
+        ORDER BY id LIMIT 1";
+    let found = db.fetch_optional::<(i64, i64)>(sql, &[&after, &now_ms]);
+    let first = match found.await? {
+        Some((first, created_ms)) if created_ms < before_ms => first,
+        Some(_) | None => return Ok(None),
     };
     let unless_kept = match removal {
         Removal::All => "",
-        Removal::Before(_) => {
+        Removal::Before { .. } => {
             " AND NOT EXISTS (SELECT 1 FROM tidegate_correlation_link k
                   WHERE k.correlation_id = e.correlation_id AND k.retain)
               AND NOT EXISTS (SELECT 1 FROM tidegate_process p

@@ -10,6 +10,8 @@ use super::{EventLogStatements, NewRow, kind_number, outcome_number};
 use crate::event::PostedEvent;
 
 impl EventLogStatements for PgConnection {
+    const KEPT: &'static str = "FOR KEY SHARE OF e";
+
     async fn next_ids(&mut self, count: usize) -> Result<Vec<i64>, sqlx::Error> {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let sql = "SELECT nextval('tidegate_eventlog_id') FROM generate_series(1, $1::int8)";

@@ -7,11 +7,14 @@ use tidegate_store::sqlx::{self, QueryBuilder, SqliteConnection};
 
 use super::{EventLogStatements, NewRow, kind_number, outcome_number};
 
-/// Rows of one statement. Each statement is a way to the thread of the database and back. Its end walks
-/// through the copies of all pages that the transaction changed. A statement takes about 32,000 values.
-const ROWS: usize = 500;
+/// Rows of one statement, the most first. Each statement is a way to the thread of the database and back, and
+/// takes about 32,000 values. There are few sizes, because a statement of each is kept.
+const ROWS: [usize; 4] = [500, 50, 5, 1];
 
 impl EventLogStatements for SqliteConnection {
+    /// There is one writer.
+    const KEPT: &'static str = "";
+
     /// There is one writer, so the numbers behind the last one are free until the transaction ends.
     async fn next_ids(&mut self, count: usize) -> Result<Vec<i64>, sqlx::Error> {
         let sql =
@@ -25,10 +28,14 @@ impl EventLogStatements for SqliteConnection {
         // The index of words writes what it gathered to its tables whenever a number is below the last one.
         let mut rows = rows.to_vec();
         rows.sort_unstable_by_key(|row| row.id);
-        for rows in rows.chunks(ROWS) {
-            insert_rows(self, rows).await?;
-            insert_words(self, rows).await?;
+        let mut rest = rows.as_slice();
+        for size in ROWS {
+            while let Some((some, more)) = rest.split_at_checked(size) {
+                insert_rows(self, some).await?;
+                rest = more;
+            }
         }
+        insert_words(self, &rows).await?;
         // Keys that are there were found before, and nobody else writes.
         Ok(rows.iter().map(|row| row.id).collect())
     }
@@ -58,7 +65,9 @@ async fn insert_rows(
     rows: &[NewRow<'_>],
 ) -> Result<(), sqlx::Error> {
     let mut query = QueryBuilder::<sqlx::Sqlite>::new(
-        "INSERT INTO tidegate_eventlog (id, key, event_id, execution_id, logger, created_at, at,
+        // Whatever it refuses, the whole call is taken back. With `FAIL` the statement keeps no copies of pages.
+        // Its start does not make the index of words write what it gathered.
+        "INSERT OR FAIL INTO tidegate_eventlog (id, key, event_id, execution_id, logger, created_at, at,
              kind, outcome, application_id, correlation_id, process_name, target_system,
              originating_system, batch_id, account_id, trace_id, step_sequence, body) ",
     );
@@ -89,16 +98,21 @@ async fn insert_rows(
     Ok(())
 }
 
+/// All in one statement: at the start of each, the index writes what it gathered to its tables.
 async fn insert_words(
     connection: &mut SqliteConnection,
     rows: &[NewRow<'_>],
 ) -> Result<(), sqlx::Error> {
-    let mut query =
-        QueryBuilder::<sqlx::Sqlite>::new("INSERT INTO tidegate_eventlog_words (rowid, words) ");
-    query.push_values(rows, |mut values, row| {
-        let words = row.incoming.event.words.join(" ");
-        values.push_bind(row.id).push_bind(words);
-    });
-    query.build().execute(connection).await?;
+    // A word holds letters and digits alone.
+    let mut words = String::from("{");
+    for row in rows {
+        let comma = if words.len() > 1 { "," } else { "" };
+        let (id, text) = (row.id.to_string(), row.incoming.event.words.join(" "));
+        words.extend([comma, "\"", &id, "\":\"", &text, "\""]);
+    }
+    words.push('}');
+    let sql = "INSERT INTO tidegate_eventlog_words (rowid, words)
+        SELECT CAST(key AS integer), value FROM json_each($1)";
+    connection.execute(sql, &[&words]).await?;
     Ok(())
 }

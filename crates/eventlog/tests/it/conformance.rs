@@ -5,3 +5,4 @@ mod fields;
 mod outage;
 mod posts;
 mod reads;
+mod removal;

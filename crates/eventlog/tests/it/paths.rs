@@ -13,6 +13,7 @@ use crate::databases::{event, run};
 
 crate::on_every_database!(
     a_path_is_closed_when_every_delivered_event_is_stored,
+    a_surplus_is_no_finding_and_no_proof,
     a_stored_row_that_was_deleted_is_named_by_the_books_of_the_api,
     a_row_that_was_deleted_with_its_posting_is_named_by_the_path,
     events_that_were_removed_are_no_finding,
@@ -103,8 +104,8 @@ fn path(audit: &Audit) -> &AuditedPath {
 }
 
 async fn a_path_is_closed_when_every_delivered_event_is_stored(log: EventLog) {
-    post(&log, &[1, 2, 3], Some(LOGGER)).await;
-    // The answer to the third has not come back yet, and the fourth came from elsewhere.
+    post(&log, &[1, 2], Some(LOGGER)).await;
+    // It came from elsewhere.
     post(&log, &[4], None).await;
     let audit = audit(&log, Sender::of(LOGGER, &[1, 2])).await;
     assert_eq!(audit.unaccounted, 0, "{audit:?}");
@@ -115,6 +116,16 @@ async fn a_path_is_closed_when_every_delivered_event_is_stored(log: EventLog) {
     );
     assert_eq!(path.to.as_deref(), Some("eventlog"));
     assert_eq!(path.origin.as_deref(), Some(LOGGER));
+}
+
+async fn a_surplus_is_no_finding_and_no_proof(log: EventLog) {
+    // The answer to the third has not come back yet.
+    post(&log, &[1, 2, 3], Some(LOGGER)).await;
+    let audit = audit(&log, Sender::of(LOGGER, &[1, 2])).await;
+    assert_eq!(audit.unaccounted, 0, "{audit:?}");
+    let path = path(&audit);
+    assert_eq!((path.compared, path.not_compared), (0, 2));
+    assert_eq!(path.reason, Some(NotCompared::MoreReceived));
 }
 
 async fn delete_row(log: &EventLog, n: u128) {

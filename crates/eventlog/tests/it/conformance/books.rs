@@ -95,6 +95,11 @@ async fn cleared_events_stay_in_the_books(log: EventLog) {
 }
 
 async fn retention_removes_what_nobody_marked_to_stay(log: EventLog) {
+    // A row from a time when the clock was years ahead. It stays, and those behind it go.
+    let ahead = event(json!({ "correlationId": "ahead" }));
+    log.post_one(&ahead, PostOrigin::default()).await.unwrap();
+    let sql = "UPDATE tidegate_eventlog SET created_at = 9000000000000".to_owned();
+    run(log.store(), sql).await;
     let kept = event(json!({ "correlationId": "kept", "details": "stays" }));
     log.post_one(&kept, PostOrigin::default()).await.unwrap();
     post(&log, &[1, 2, 3], Some("spill-1")).await;
@@ -134,8 +139,10 @@ async fn retention_removes_what_nobody_marked_to_stay(log: EventLog) {
     tokio::time::timeout(limit, gone).await.unwrap();
     trigger.stop();
     running.await.unwrap();
-    let found = log.correlation("kept".to_owned(), &page).await.unwrap();
-    assert_eq!(found.page.total_count, 1);
+    for stays in ["ahead", "kept"] {
+        let found = log.correlation(stays.to_owned(), &page).await.unwrap();
+        assert_eq!(found.page.total_count, 1, "{stays}");
+    }
     let audited = log.audit().await.unwrap();
     assert_eq!((audited.unaccounted, audited.removed.delivered), (0, 3));
     // The logger has them as delivered, and they were there.
