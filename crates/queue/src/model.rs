@@ -184,6 +184,13 @@ impl QueueStore for QueueModel {
         })
     }
 
+    fn publish_once<'a>(&'a self, event: &'a NewEvent) -> StoreFuture<'a, bool> {
+        self.try_call("publish once", |state, now| {
+            limit::check_events(std::slice::from_ref(event))?;
+            Ok(state.publish_once(event, now))
+        })
+    }
+
     fn publish_in<'a>(
         &'a self,
         tx: &'a mut Tx,

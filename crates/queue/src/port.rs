@@ -61,6 +61,10 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// Adds events and gives their numbers, in order. Calling it twice adds them twice.
     fn publish<'a>(&'a self, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>>;
 
+    /// Adds an event unless this method added one with its id, and says whether it did. The id is remembered as
+    /// long as the event is in the queue or in its log.
+    fn publish_once<'a>(&'a self, event: &'a NewEvent) -> StoreFuture<'a, bool>;
+
     /// Adds events in the caller's transaction: they are there when it commits.
     fn publish_in<'a>(
         &'a self,

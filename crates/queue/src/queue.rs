@@ -144,6 +144,17 @@ impl Queue {
         Ok(ids)
     }
 
+    /// Publishes an event unless this was done before with its id, and says whether it did. The id is remembered as
+    /// long as the event is in the queue or in its log.
+    ///
+    /// # Errors
+    /// The database is away or refused.
+    pub async fn publish_once(&self, event: &NewEvent) -> Result<bool, QueueError> {
+        let is_new = self.store.publish_once(event).await?;
+        self.store.wake();
+        Ok(is_new)
+    }
+
     /// Waits until dispatchers in other processes were told of everything that this one published or
     /// woke them for. Only a program that ends right after that needs it: what is published is there
     /// all the same, and they find it at their next poll.

@@ -81,3 +81,21 @@ pub async fn q17_a_guard_outlives_one_of_two_events_with_the_same_id(world: &Wor
     assert!(!is_mailed(world, id).await, "nothing is left to guard");
     world.audit().await;
 }
+
+/// An id is published once, until the event and all that is remembered of it are gone.
+pub async fn an_event_that_is_published_once_is_there_once(world: &World) {
+    let event = world.event("a");
+    assert!(world.store.publish_once(&event).await.unwrap());
+    assert!(!world.store.publish_once(&event).await.unwrap());
+    let claimed = world.claim(10, LONG).await;
+    assert_eq!(claimed.len(), 1);
+    assert_eq!(claimed[0].claim.event_id, event.event_id);
+    world.settle(&claimed, &completed()).await;
+    assert!(
+        !world.store.publish_once(&event).await.unwrap(),
+        "it is in the log"
+    );
+    assert_eq!(remove_finalized(world).await, 1);
+    assert!(world.store.publish_once(&event).await.unwrap());
+    world.audit().await;
+}

@@ -114,6 +114,15 @@ impl ModelState {
         ids
     }
 
+    pub(super) fn publish_once(&mut self, event: &NewEvent, now: i64) -> bool {
+        let guard = (String::new(), event.event_id, String::new());
+        let is_new = self.inbox.insert(guard);
+        if is_new {
+            self.publish(std::slice::from_ref(event), now);
+        }
+        is_new
+    }
+
     pub(super) fn add(&mut self, id: i64, event: NewEvent, now: i64) {
         self.books
             .move_one(event.event_id, None, Some(Place::Queued));

@@ -1,10 +1,14 @@
 //! Publishing, and the results of handlers.
 
+use tidegate_core::EventId;
 use tidegate_store::sql::SqlConnection;
 use tidegate_store::sqlx;
 
 use crate::event::NewEvent;
 use crate::port::HandlerCommit;
+
+/// The handler under which published ids are remembered; no handler can have it.
+pub(super) const PUBLISHER: &str = "";
 
 /// The outcome of recording a result.
 pub(super) enum Recorded {
@@ -24,6 +28,14 @@ pub(super) trait SettleStatements: SqlConnection {
         events: &[NewEvent],
         now: i64,
     ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
+
+    /// Remembers that a publisher added the event with this id, and says whether that is new. Somebody who is about
+    /// to add the same is waited for.
+    fn guard(
+        &mut self,
+        id: EventId,
+        now: i64,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// The fence, the result, the follow-up events and the guards, in a transaction of the caller.
     fn record(

@@ -130,6 +130,23 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
         })
     }
 
+    fn publish_once<'a>(&'a self, event: &'a NewEvent) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            limit::check_events(std::slice::from_ref(event))?;
+            let (event, now) = (event.clone(), self.now_ms());
+            let published = self.call(SqlAccess::Transact, "publish an event", move |db| {
+                Box::pin(async move {
+                    let is_new = db.guard(event.event_id, now).await?;
+                    if is_new {
+                        db.insert(&[event], now).await?;
+                    }
+                    Ok(is_new)
+                })
+            });
+            published.await
+        })
+    }
+
     fn publish_in<'a>(
         &'a self,
         tx: &'a mut Tx,

@@ -47,6 +47,7 @@ impl QueueStore for Watched {
 
     pass_on! {
         fn publish<'a>(&'a self, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>>;
+        fn publish_once<'a>(&'a self, event: &'a NewEvent) -> StoreFuture<'a, bool>;
         fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>>;
         fn begin<'a>(&'a self) -> StoreFuture<'a, Tx>;
         fn claim<'a>(&'a self, request: &'a ClaimRequest) -> StoreFuture<'a, Claimed>;

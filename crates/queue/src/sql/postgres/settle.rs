@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
 use sqlx::PgConnection;
+use tidegate_core::EventId;
 use tidegate_store::posting::Columns;
 use tidegate_store::sql::{SqlConnection, SqlList};
 use tidegate_store::sqlx;
 
 use super::super::COMPONENT;
 use super::super::columns::{ByLease, TransitionEffect, goal, keys_of, postings_of};
-use super::super::settle::{Recorded, SettleStatements};
+use super::super::settle::{PUBLISHER, Recorded, SettleStatements};
 use super::claim::release;
 use super::{PostgresBackend, publish};
 use crate::QueueError;
@@ -293,6 +294,12 @@ async fn settle_batch(
 impl SettleStatements for PgConnection {
     async fn insert(&mut self, events: &[NewEvent], _now: i64) -> Result<Vec<i64>, sqlx::Error> {
         publish::insert(self, events).await
+    }
+
+    async fn guard(&mut self, id: EventId, _now: i64) -> Result<bool, sqlx::Error> {
+        let sql = "INSERT INTO event_inbox (handler_id, event_id, sub_task) VALUES ($1, $2, '')
+             ON CONFLICT DO NOTHING";
+        Ok(self.execute(sql, &[&PUBLISHER, &id]).await? > 0)
     }
 
     async fn record(&mut self, commit: &HandlerCommit, _now: i64) -> Result<Recorded, sqlx::Error> {

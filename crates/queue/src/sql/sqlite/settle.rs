@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sqlx::{AssertSqlSafe, SqliteConnection};
+use tidegate_core::EventId;
 use tidegate_store::sql::{SqlConnection, SqlList, SqlValue};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{TransitionEffect, goal, keys_of, postings_of};
 use super::super::maintain::registry_version;
-use super::super::settle::{Recorded, SettleStatements};
+use super::super::settle::{PUBLISHER, Recorded, SettleStatements};
 use super::claim::{OPEN, release};
 use super::{SqliteBackend, json, publish};
 use crate::QueueError;
@@ -228,6 +229,12 @@ async fn remember(
 impl SettleStatements for SqliteConnection {
     async fn insert(&mut self, events: &[NewEvent], now: i64) -> Result<Vec<i64>, sqlx::Error> {
         publish::insert(self, events, now).await
+    }
+
+    async fn guard(&mut self, id: EventId, now: i64) -> Result<bool, sqlx::Error> {
+        let sql = "INSERT INTO event_inbox (handler_id, event_id, sub_task, created_at)
+             VALUES (?, ?, '', ?) ON CONFLICT DO NOTHING";
+        Ok(self.execute(sql, &[&PUBLISHER, &id, &now]).await? > 0)
     }
 
     async fn record(&mut self, commit: &HandlerCommit, now: i64) -> Result<Recorded, sqlx::Error> {
