@@ -63,9 +63,8 @@ async fn rates(scratch: &std::path::Path) -> Result<(f64, f64), Why> {
             .collect();
         outbox.insert(&events).await.map_err(told)?;
     }
-    let began = Instant::now();
-    drained(&outbox, Arc::new(log.clone())).await?;
-    let ours = f64::from(EVENTS) / began.elapsed().as_secs_f64();
+    let (_, took) = drained(&outbox, Arc::new(log.clone()), EVENTS).await?;
+    let ours = f64::from(EVENTS) / took.as_secs_f64();
     let began = Instant::now();
     for first in (0..EVENTS).step_by(BATCH as usize) {
         let records = (first..first + BATCH).map(|number| {

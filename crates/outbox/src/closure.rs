@@ -1,12 +1,13 @@
 //! Closes table → topic: each row that is sent is in its topic, each one that is dead among the dead letters.
 //!
 //! The table is read before the topics. So a relay that runs meanwhile calls nothing sent that is not there
-//! yet. Records that a topic has removed by its retention cannot be found any more, and are said to be unverifiable.
+//! yet. Records that a topic may have removed by its retention or by compaction are unverifiable. A topic that is
+//! gone is a finding of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_core::books::{Bucket, Discrepancy, Place};
+use tidegate_core::books::{AuditedPath, Bucket, ComponentKind, Discrepancy, NotCompared, Place};
 use tidegate_core::{EventId, Offset, Topic};
 use tidegate_log::embedded::ScannedPartition;
 use tidegate_log::{Log, LogDirectory, LogError, Read, TopicPartition};
@@ -34,6 +35,8 @@ pub(crate) struct Closure {
     pub(crate) missing: Vec<Discrepancy>,
     /// Events of which nobody can tell any more.
     pub(crate) unverifiable: u64,
+    /// Topics that are gone, with the events that they had.
+    pub(crate) gone: Vec<AuditedPath>,
 }
 
 /// Looks for every finished row of a recount.
@@ -57,18 +60,29 @@ pub(crate) async fn close(
         }
     }
     let mut closure = Closure::default();
-    for (topic, mut events) in by_topic {
-        let cut = match Topic::new(topic) {
+    for (name, mut events) in by_topic {
+        let cut = match Topic::new(name.clone()) {
             Ok(topic) => match log {
                 ClosingLog::Open(log) => strike_out(&**log, &topic, &mut events).await?,
                 ClosingLog::Directory(log) => strike_out_of_files(log, &topic, &mut events)?,
             },
             Err(_) => None,
         };
+        let Some(cut) = cut else {
+            closure.unverifiable += events.len() as u64;
+            closure.gone.push(AuditedPath {
+                kind: ComponentKind::Topic,
+                to: Some(name),
+                origin: None,
+                compared: 0,
+                not_compared: events.len() as u64,
+                reason: Some(NotCompared::TopicGone),
+                missing: Vec::new(),
+            });
+            continue;
+        };
         for (id, expected) in events {
-            // Without its topic nothing can be told.
-            let is_gone = cut.is_none_or(|cut| expected.at_ms < cut);
-            match is_gone {
+            match expected.at_ms < cut {
                 true => closure.unverifiable += 1,
                 false => closure.missing.push(missing(id, expected)),
             }
@@ -101,7 +115,11 @@ async fn strike_out(
         Err(LogError::UnknownTopic { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut cut = i64::MIN;
+    // Compaction removes records of any age.
+    let mut cut = match described.config.compact {
+        true => i64::MAX,
+        false => i64::MIN,
+    };
     for partition in described.partitions {
         let at = TopicPartition::new(topic.clone(), partition.partition.0);
         let (mut next, mut oldest) = (partition.start, None);
@@ -144,7 +162,10 @@ fn strike_out_of_files(
     })?;
     let cuts = |partitions: Vec<ScannedPartition>| {
         let cuts = partitions.iter();
-        let cuts = cuts.map(|partition| removed_before(partition.start, partition.first_ms));
+        let cuts = cuts.map(|partition| match partition.is_compacted {
+            true => i64::MAX,
+            false => removed_before(partition.start, partition.first_ms),
+        });
         cuts.fold(i64::MIN, i64::max)
     };
     Ok(scanned.map(cuts))

@@ -68,13 +68,16 @@ impl OutboxComponent {
     async fn audited(&self) -> Result<Audited, Failure> {
         let mut recount = self.outbox.store().recount().await?;
         let mut missing = recount.missing.clone();
-        let mut unverifiable = 0;
+        let (mut unverifiable, mut gone) = (0, Vec::new());
         if let Some(log) = &self.log {
             let closed = closure::close(log, self.outbox.options(), &mut recount).await?;
             missing.extend(closed.missing);
-            unverifiable = closed.unverifiable;
+            (unverifiable, gone) = (closed.unverifiable, closed.gone);
         }
-        let audited = recount.audited(&self.name, missing);
+        let mut audited = recount.audited(&self.name, missing);
+        for path in gone {
+            audited.add_path(path);
+        }
         Ok(audited.unverifiable(unverifiable))
     }
 }
@@ -121,8 +124,8 @@ impl Component for OutboxComponent {
         })
     }
 
-    /// Down while database or log do not answer. A log that takes nothing, topics that are missing and rows
-    /// that were given up on are named.
+    /// Down while database or log do not answer. A log that takes nothing, topics that take nothing and rows that
+    /// were given up on are named.
     fn health(&self) -> BoxFuture<'_, HealthFinding> {
         Box::pin(async {
             if let Err(error) = self.outbox.store().ping().await {
@@ -141,13 +144,11 @@ impl Component for OutboxComponent {
             }
             let status = relay.status();
             if let Some(why) = status.log_trouble.or(status.store_trouble) {
-                return HealthFinding::degraded(format!("nothing is published: {why}"));
+                return HealthFinding::degraded(format!("rows are not published: {why}"));
             }
-            let mut findings = Vec::new();
-            if !status.missing_topics.is_empty() {
-                let names = status.missing_topics.join("`, `");
-                findings.push(format!("rows wait for missing topics: `{names}`"));
-            }
+            let troubles = status.topic_troubles.values();
+            let mut findings: Vec<String> =
+                troubles.map(|why| format!("rows wait: {why}")).collect();
             match status.dead_rows {
                 0 => {}
                 1 => findings.push(format!("1 row is DEAD: {LIST_DEAD}")),

@@ -185,6 +185,7 @@ macro_rules! outbox_conformance {
             leases: relays_that_are_alive_are_counted,
             operators: rows_are_listed_by_status_and_key_and_shown_whole,
             operators: o09_dead_rows_are_retried_by_number_by_event_and_all,
+            operators: o09_a_retried_row_keeps_its_place_in_its_key,
             operators: o19_purge_and_clean_up_remove_only_what_is_finished,
             operators: stats_count_what_waits,
         }

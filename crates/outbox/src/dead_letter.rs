@@ -13,6 +13,17 @@ const ROW: &str = "x-tidegate-outbox-row";
 /// The bytes of a payload that was too large for the topic of dead letters and stays in its row.
 pub(crate) const PAYLOAD_OMITTED: &str = "payload-omitted";
 
+/// How much of a row its dead letter carries. The rest stays in the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LetterContent {
+    /// All of it.
+    Whole,
+    /// All but the payload.
+    NoPayload,
+    /// Neither payload nor headers.
+    KeyOnly,
+}
+
 /// Why a row is given up on.
 #[derive(Debug, Clone)]
 pub(crate) struct GiveUp {
@@ -35,18 +46,21 @@ pub(crate) fn dead_letter_of(
     row: &ClaimedRow,
     options: &OutboxOptions,
     why: &GiveUp,
-    has_payload: bool,
+    content: LetterContent,
 ) -> Option<Append> {
     let topic = dlq_of(row, options)?;
-    // Headers that cannot be read stay in the row, too.
-    let plain = record_of(row).or_else(|_| {
-        let headers = None;
-        record_of(&ClaimedRow {
-            headers,
+    // Headers that cannot be read, or that no log takes, stay in the row.
+    let fits =
+        |record: &Record| content != LetterContent::KeyOnly && record.headers.check().is_ok();
+    let plain = record_of(row).ok().filter(fits).or_else(|| {
+        let bare = ClaimedRow {
+            headers: None,
+            aggregate_type: None,
             ..row.clone()
-        })
-    });
-    let plain = plain.ok()?;
+        };
+        record_of(&bare).ok()
+    })?;
+    let has_payload = content == LetterContent::Whole;
     let letter = DeadLetter {
         event_id: row.event_id,
         origin: RecordOrigin {
@@ -121,7 +135,7 @@ mod tests {
             now_ms: 5,
         };
         let options = OutboxOptions::default();
-        let append = dead_letter_of(&row, &options, &why, true).unwrap();
+        let append = dead_letter_of(&row, &options, &why, LetterContent::Whole).unwrap();
         assert_eq!(append.topic.as_str(), "loan-events-dlq");
         assert_eq!(append.record.value.as_deref(), Some(&b"12345"[..]));
         let header = |append: &Append, name| {
@@ -140,8 +154,22 @@ mod tests {
             assert_eq!(header(&append, name).as_deref(), Some(value), "{name}");
         }
         assert_eq!(append.record.headers.event_id(), Some(row.event_id));
-        let bare = dead_letter_of(&row, &options, &why, false).unwrap();
+        let bare = dead_letter_of(&row, &options, &why, LetterContent::NoPayload).unwrap();
         assert_eq!(bare.record.value, None);
         assert_eq!(header(&bare, "payload-omitted").as_deref(), Some("5"));
+        let long = format!(r#"{{"{}":"v"}}"#, "n".repeat(65_536));
+        for (headers, content) in [
+            (long, LetterContent::Whole),
+            (r#"{"n":"v"}"#.to_owned(), LetterContent::KeyOnly),
+        ] {
+            let row = ClaimedRow {
+                headers: Some(headers),
+                ..row.clone()
+            };
+            let append = dead_letter_of(&row, &options, &why, content).unwrap();
+            append.record.headers.check().unwrap();
+            assert_eq!(header(&append, "n"), None);
+            assert_eq!(append.record.headers.event_id(), Some(row.event_id));
+        }
     }
 }

@@ -243,7 +243,7 @@ impl OutboxStore for OutboxModel {
     }
 
     fn retry<'a>(&'a self, which: &'a RowSelection) -> OutboxFuture<'a, u64> {
-        Box::pin(async move { Ok(self.shared.state.lock().retry(which)) })
+        Box::pin(async move { Ok(self.shared.state.lock().retry(which, self.now_ms())) })
     }
 
     fn purge(&self, request: PurgeRequest) -> OutboxFuture<'_, u64> {

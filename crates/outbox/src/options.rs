@@ -156,6 +156,11 @@ impl OutboxOptions {
         if self.batch_size == 0 {
             return invalid("batch-size", "0", "it must be at least 1");
         }
+        let topic = self.topic.as_ref().map_or("t", Topic::as_str);
+        if self.dlq_of(topic) == topic {
+            let why = "it is the topic itself, whose readers would take dead letters for events";
+            return invalid("dlq-topic", &self.dlq_topic, why);
+        }
         Ok(())
     }
 }
@@ -196,6 +201,18 @@ mod tests {
                 ..OutboxOptions::default()
             };
             assert!(options.check().is_err());
+        }
+    }
+
+    #[test]
+    fn the_topic_of_dead_letters_is_another_one() {
+        for (topic, dlq) in [(Some("a"), "a"), (Some("a"), "{topic}"), (None, "{topic}")] {
+            let options = OutboxOptions {
+                topic: topic.map(|name| Topic::new(name).unwrap()),
+                dlq_topic: dlq.to_owned(),
+                ..OutboxOptions::default()
+            };
+            assert!(options.check().is_err(), "{topic:?} {dlq}");
         }
     }
 

@@ -1,16 +1,17 @@
 //! The relay: from rows of the table to records of topics.
 //!
-//! A relay leases key buckets ([`keeper`]) and works on them in a few lanes. A lane claims a batch, publishes
+//! A relay leases key buckets ([`lease_renewal`]) and works on them in a few lanes. A lane claims a batch, publishes
 //! it and settles it, one after the other ([`lane`]); so a lane never has two batches of one key on their
 //! way, and the lanes fill each other's waits. No transaction is open over a publish.
 
-mod keeper;
+mod dead_letters;
 mod lane;
+mod lease_renewal;
 mod publish;
 mod state;
 mod upkeep;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -22,8 +23,8 @@ pub use state::{RelayReport, RelayStatus};
 
 use crate::Outbox;
 use crate::telemetry::RelayMetrics;
-use keeper::Keeper;
 use lane::RelayLane;
+use lease_renewal::LeaseRenewal;
 use state::RelayShared;
 use upkeep::RelayUpkeep;
 
@@ -54,7 +55,7 @@ pub struct Relay {
     shared: Arc<RelayShared>,
 }
 
-/// The things that a lane, the keeper and the upkeep have in common.
+/// The things that the loops of a relay have in common.
 #[derive(Debug, Clone)]
 struct RelayParts {
     outbox: Outbox,
@@ -63,6 +64,8 @@ struct RelayParts {
     shared: Arc<RelayShared>,
     metrics: RelayMetrics,
     stop: Shutdown,
+    /// Until when a relay that is to stop waits for the log; set when a lane first hears of the stop.
+    stop_deadline: Arc<OnceLock<Duration>>,
 }
 
 impl Relay {
@@ -77,7 +80,8 @@ impl Relay {
             chance.0,
             chance.1
         );
-        let shared = Arc::new(RelayShared::new(Arc::clone(&env.clock)));
+        let longest = outbox.options().backoff_max;
+        let shared = Arc::new(RelayShared::new(Arc::clone(&env.clock), longest));
         Self {
             outbox,
             log,
@@ -106,6 +110,12 @@ impl Relay {
         self.shared.status()
     }
 
+    /// The work that it did so far.
+    #[must_use]
+    pub fn report(&self) -> RelayReport {
+        self.shared.report()
+    }
+
     /// A loop of it that stands still, by name. Waiting for a database or a broker is not standing still.
     #[must_use]
     pub fn stuck(&self) -> Option<String> {
@@ -125,6 +135,7 @@ impl Relay {
             shared: Arc::clone(&self.shared),
             metrics,
             stop,
+            stop_deadline: Arc::default(),
         };
         let mut tasks = Vec::new();
         for number in 0..LANES {
@@ -138,18 +149,18 @@ impl Relay {
                 .spawn
                 .spawn("outbox-upkeep", Box::pin(upkeep.run())),
         );
-        let keeper = Keeper::new(parts.clone(), &self.env);
-        let (ended, keeping) = Shutdown::new();
-        let keeper_task = self
+        let renewal = LeaseRenewal::new(parts.clone(), &self.env);
+        let (ended, renewing) = Shutdown::new();
+        let renewal = self
             .env
             .spawn
-            .spawn("outbox-keeper", Box::pin(keeper.run(keeping)));
+            .spawn("outbox-leases", Box::pin(renewal.run(renewing)));
         for task in tasks {
             task.join().await;
         }
         // The leases are renewed until the last lane has settled.
         ended.stop();
-        keeper_task.join().await;
+        renewal.join().await;
         self.release(&parts).await;
         self.shared.report()
     }

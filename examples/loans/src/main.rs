@@ -1,6 +1,7 @@
 //! Starts the loan service, by the file that is named or by the one beside this example.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
 
 use loans::{LoanService, ServiceError, Terms};
 use tidegate_config::{Config, ConfigSource, Inputs, Part, load};
@@ -11,7 +12,9 @@ const BUILT_IN: &str = include_str!("../tidegate.yaml");
 
 #[tokio::main]
 async fn main() -> Result<(), ServiceError> {
-    tracing_subscriber::fmt().init();
+    tracing_subscriber::fmt()
+        .with_ansi(std::io::stdout().is_terminal())
+        .init();
     let environment: BTreeMap<String, String> = std::env::vars().collect();
     let terms = terms(&environment)?;
     let config = config(environment)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LONG_LEASE, OutboxWorld, dead, retry_in};
+use super::{LONG_LEASE, OutboxWorld, dead, events, retry_in};
 use crate::port::{OutboxFilter, OutboxStatus, PurgeRequest, RowSelection, SettledTo};
 
 const LATER: i64 = i64::MAX / 2;
@@ -81,6 +81,23 @@ pub async fn o09_dead_rows_are_retried_by_number_by_event_and_all(world: &Outbox
     world.settle(&relay, &again.rows, SettledTo::Sent).await;
     assert_eq!(world.store.retry(&RowSelection::All).await.unwrap(), 0);
     world.audit().await;
+}
+
+/// A dead row that comes back goes before the rows of its key behind it, also where a claim has passed it.
+pub async fn o09_a_retried_row_keeps_its_place_in_its_key(world: &OutboxWorld) {
+    let (first, second) = (world.add("a").await, world.add("a").await);
+    let relay = world.relay("one", LONG_LEASE).await;
+    let claimed = world.claim(&relay, 1).await;
+    assert_eq!(events(&claimed), [first]);
+    world.settle(&relay, &claimed.rows, dead()).await;
+    let which = RowSelection::Event(first);
+    assert_eq!(world.store.retry(&which).await.unwrap(), 1);
+    let passed = claimed.rows[0].id;
+    let behind = world.claim_between(&relay, passed, None, 10).await;
+    // A database with one writer reads from the beginning each time.
+    let seen = events(&behind);
+    assert!(seen.is_empty() || seen == [first, second], "{seen:?}");
+    assert_eq!(events(&world.claim(&relay, 10).await), [first, second]);
 }
 
 /// Purge and clean-up remove finished rows of the age that was asked for, and post them.

@@ -364,12 +364,12 @@ impl OutboxTables {
         Some(self.shown(row, now))
     }
 
-    pub(super) fn retry(&mut self, which: &RowSelection) -> u64 {
+    pub(super) fn retry(&mut self, which: &RowSelection, now: i64) -> u64 {
         let mut retried = 0;
         for row in self.rows.values_mut() {
             let is_due = match row.status {
                 OutboxStatus::Dead => true,
-                OutboxStatus::Pending => row.next_attempt_at.is_some(),
+                OutboxStatus::Pending => row.next_attempt_at.is_some_and(|due| due > now),
                 OutboxStatus::Claimed | OutboxStatus::Sent => false,
             };
             if !is_due || !Self::is_selected(which, row) {
@@ -380,7 +380,8 @@ impl OutboxTables {
                 self.books
                     .move_one(row.event_id, Some(from), Some(Place::Queued));
             }
-            (row.status, row.attempts, row.next_attempt_at) = (OutboxStatus::Pending, 0, None);
+            // It is due now. Without a time, rows of its key behind a lane's cursor would overtake it.
+            (row.status, row.attempts, row.next_attempt_at) = (OutboxStatus::Pending, 0, Some(now));
             retried += 1;
         }
         retried
@@ -427,7 +428,7 @@ impl OutboxTables {
         let oldest = self.rows.values().filter(|row| is_pending(row));
         OutboxStats {
             pending: count(&is_pending) - fresh - again,
-            retrying: count(&|row| is_pending(row) && row.next_attempt_at.is_some()) - again,
+            retrying: count(&|row| is_pending(row) && row.attempts > 0) - again,
             claimed: fresh + again,
             dead: count(&|row| row.status == OutboxStatus::Dead),
             oldest_age_ms: oldest.map(|row| (now - row.created_at).max(0)).max(),

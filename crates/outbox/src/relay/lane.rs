@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use tidegate_core::env::{Clock, Entropy, Env};
 use tidegate_core::{Backoff, error_chain};
+use tidegate_log::LogError;
 
-use super::publish::{Buried, Publication, bury, publish};
+use super::dead_letters::{DeadLetterOutcome, write_dead_letter};
+use super::publish::{Publication, publish};
 use super::state::LoopPulse;
 use super::{BatchCounts, RelayParts};
-use crate::dead_letter::GiveUp;
+use crate::dead_letter::{GiveUp, dlq_of};
 use crate::decide::{PublishFacts, PublishOutcome, RowFate, decide};
 use crate::port::{
     BatchSettlement, BucketCursor, BucketLease, ClaimedRow, ClaimedRows, RowClaim, Settled,
@@ -19,6 +21,9 @@ use crate::port::{
 
 /// So often at least the table is read from its beginning: rows that waited are due by then.
 const RESCAN: Duration = Duration::from_secs(1);
+/// A publish that takes longer than this is shown: the log is probably away.
+const LATE: Duration = Duration::from_secs(5);
+const NO_ANSWER: &str = "the log has had records for more than 5 s and does not answer";
 /// The longest error that is kept.
 const ERROR_LIMIT: usize = 500;
 
@@ -31,8 +36,6 @@ pub(super) struct RelayLane {
     cursor: LaneCursor,
     /// Failures of the store or the log in a row.
     failures: u32,
-    /// Rows are tried one by one, because nobody said which of a batch was at fault.
-    is_alone: bool,
 }
 
 /// How far the lane has come since it read the table from its beginning.
@@ -59,7 +62,6 @@ impl RelayLane {
             entropy: env.entropy.fork("waits"),
             cursor: LaneCursor::default(),
             failures: 0,
-            is_alone: false,
         }
     }
 
@@ -68,6 +70,7 @@ impl RelayLane {
         loop {
             let leases = self.parts.shared.begin(self.number);
             let next = if leases.is_empty() || !self.parts.shared.is_valid() {
+                self.parts.shared.nothing_to_publish(self.number);
                 Next::Wait(self.parts.outbox.options().poll_delay)
             } else {
                 self.step(leases).await
@@ -102,12 +105,13 @@ impl RelayLane {
             Err(error) => return self.store_failed(error_chain(&error)),
         };
         if !claimed.is_held {
-            // The keeper finds out which of them are lost.
+            // The renewal finds out which of them are lost.
             self.cursor = LaneCursor::default();
             return Next::Wait(self.parts.outbox.options().poll_delay);
         }
         if claimed.rows.is_empty() {
             self.cursor = LaneCursor::default();
+            self.parts.shared.nothing_to_publish(self.number);
             return match is_whole {
                 true => Next::Wait(self.parts.outbox.options().poll_delay),
                 false => Next::Claim,
@@ -143,7 +147,7 @@ impl RelayLane {
             lane: self.number,
             buckets: buckets.collect(),
             up_to: self.cursor.up_to,
-            limit: if self.is_alone { 1 } else { options.batch_size },
+            limit: options.batch_size,
         }
     }
 
@@ -152,7 +156,7 @@ impl RelayLane {
         // The fate of the other buckets is no matter of this batch.
         leases.retain(|lease| rows.iter().any(|row| row.bucket == lease.bucket));
         let published = self.publish(&rows).await;
-        let mut away = published.away.as_ref().map(error_chain_of);
+        let mut away = published.away.as_ref().map(|error| error_chain(error));
         let mut settled = Vec::with_capacity(rows.len());
         let mut counts = BatchCounts::default();
         for (row, outcome) in rows.iter().zip(&published.outcomes) {
@@ -187,7 +191,7 @@ impl RelayLane {
                         error,
                         now_ms: self.clock.now_ms(),
                     };
-                    match self.bury(row, why).await {
+                    match self.dead_letter(row, why).await {
                         Ok(to) => to,
                         Err(why) => {
                             away = Some(why);
@@ -217,8 +221,7 @@ impl RelayLane {
             Some(why) => self.log_failed(why, has_settled),
             None => {
                 self.failures = 0;
-                self.is_alone = false;
-                self.parts.shared.log_answered();
+                self.parts.shared.log_answered(self.number);
                 Next::Claim
             }
         }
@@ -229,51 +232,73 @@ impl RelayLane {
             outbox,
             log,
             shared,
-            stop,
             ..
         } = &self.parts;
-        let options = outbox.options();
-        let work = publish(&**log, options, shared, rows, self.is_alone);
-        // A broker that is away must not hold up the end of the process.
+        let work = publish(&**log, outbox.options(), shared, rows);
+        let published = self.patiently(work).await;
+        published.unwrap_or_else(|| Publication {
+            outcomes: vec![PublishOutcome::LogAway; rows.len()],
+            away: Some(LogError::Closed),
+        })
+    }
+
+    /// Waits for the log as long as it takes, and shows that it does. Only the end of the relay ends the wait,
+    /// once its time is over: a broker that is away must not hold up the process.
+    async fn patiently<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let RelayParts {
+            outbox,
+            shared,
+            stop,
+            stop_deadline,
+            ..
+        } = &self.parts;
+        let late = async {
+            self.clock.sleep(LATE).await;
+            shared.log_failed(self.number, NO_ANSWER.to_owned());
+            std::future::pending::<()>().await;
+        };
         let given_up = async {
             stop.clone().requested().await;
-            self.clock.sleep(options.stop_timeout).await;
+            let now = self.clock.elapsed();
+            let end = stop_deadline.get_or_init(|| now + outbox.options().stop_timeout);
+            self.clock.sleep(end.saturating_sub(now)).await;
         };
         self.pulse
             .waiting(async {
                 tokio::select! {
                     biased;
-                    published = work => published,
-                    () = given_up => Publication {
-                        outcomes: vec![PublishOutcome::LogAway; rows.len()],
-                        away: Some(tidegate_log::LogError::Closed),
-                    },
+                    done = work => Some(done),
+                    () = late => None,
+                    () = given_up => None,
                 }
             })
             .await
     }
 
     /// Gives up on a row. Without its dead letter it is kept and tried again.
-    async fn bury(&mut self, row: &ClaimedRow, why: GiveUp) -> Result<SettledTo, String> {
+    async fn dead_letter(&mut self, row: &ClaimedRow, why: GiveUp) -> Result<SettledTo, String> {
         let options = self.parts.outbox.options();
         let error = why.error.clone();
-        match self
-            .pulse
-            .waiting(bury(&*self.parts.log, options, row, &why))
-            .await
-        {
-            Buried::Done => {
+        let work = write_dead_letter(&*self.parts.log, options, row, &why);
+        let written = self.patiently(work).await;
+        match written.unwrap_or(DeadLetterOutcome::LogAway(LogError::Closed)) {
+            DeadLetterOutcome::Written => {
                 let trace_id = row.trace_id();
                 tracing::warn!(row = row.id, event = %row.event_id, trace_id, %error, "a row was given up on");
                 Ok(SettledTo::Dead {
                     error: shortened(error),
                 })
             }
-            Buried::Refused(refusal) => Ok(SettledTo::Retry {
-                wait: options.backoff_max,
-                error: shortened(format!("{error}; and no dead letter: {refusal}")),
-            }),
-            Buried::LogAway(error) => Err(error_chain_of(&error)),
+            DeadLetterOutcome::Refused(refusal) => {
+                if let Some(dlq) = dlq_of(row, options) {
+                    self.parts.shared.topic_failed(&dlq, refusal.clone());
+                }
+                Ok(SettledTo::Retry {
+                    wait: options.backoff_max,
+                    error: shortened(format!("{error}; and no dead letter: {refusal}")),
+                })
+            }
+            DeadLetterOutcome::LogAway(error) => Err(error_chain(&error)),
         }
     }
 
@@ -355,11 +380,9 @@ impl RelayLane {
         self.pause()
     }
 
-    /// The log takes nothing at present: no attempt counts. Rows are tried one by one afterwards.
+    /// The log takes nothing at present: no attempt counts.
     fn log_failed(&mut self, why: String, has_settled: bool) -> Next {
-        tracing::debug!(%why, "the log takes nothing at present");
-        self.parts.shared.log_failed(why);
-        self.is_alone = true;
+        self.parts.shared.log_failed(self.number, why);
         if has_settled {
             self.failures = 0;
         }
@@ -384,10 +407,6 @@ impl LaneCursor {
             *after = (*after).max(row.id);
         }
     }
-}
-
-fn error_chain_of(error: &tidegate_log::LogError) -> String {
-    error_chain(error)
 }
 
 fn shortened(text: String) -> String {

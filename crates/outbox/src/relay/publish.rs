@@ -1,17 +1,15 @@
 //! Publishing a batch, and finding out which of its rows the log refuses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{Classify, Code, FailureClass, Topic, error_chain};
 use tidegate_log::{Append, Log, LogError};
 
-use super::keeper::make_dlq;
 use super::state::RelayShared;
 use crate::OutboxOptions;
-use crate::dead_letter::{GiveUp, dead_letter_of, dlq_of};
 use crate::decide::PublishOutcome;
 use crate::port::ClaimedRow;
-use crate::record::{append_of, topic_of};
+use crate::record::append_of;
 
 /// The end of publishing a batch.
 #[derive(Debug)]
@@ -23,19 +21,22 @@ pub(super) struct Publication {
 }
 
 /// The thing that an error of the log is about.
-enum Blame {
-    /// Every record of a topic that is not there.
+pub(super) enum Blame {
+    /// Every record of a topic that is not there, or that the broker keeps from us.
     Topic(Topic),
-    /// One of the records, and nobody said which; none was added.
+    /// A record, which may be another one of the same call; it was not added.
     Record,
-    /// The log itself.
+    /// The log itself: no record is to blame, and it may have been added.
     Log,
 }
 
-fn blame(error: &LogError) -> Blame {
+pub(super) fn blame(error: &LogError) -> Blame {
     match error {
-        LogError::UnknownTopic { topic } => Blame::Topic(topic.clone()),
+        LogError::UnknownTopic { topic } | LogError::Forbidden { topic, .. } => {
+            Blame::Topic(topic.clone())
+        }
         LogError::RecordTooLarge { .. }
+        | LogError::RecordRefused { .. }
         | LogError::HeaderTooLong { .. }
         | LogError::CommitTooLarge { .. }
         | LogError::UnknownPartition { .. } => Blame::Record,
@@ -84,71 +85,82 @@ fn failed(error: &LogError) -> PublishOutcome {
 
 /// Publishes rows in their order. A row that the log refuses holds up the rest of its key, and nothing else.
 ///
-/// `is_alone` says that rows are tried one by one, because a batch ended without a word about which of
-/// its records was at fault. A row that ends so on its own has failed.
+/// A log that is away is waited for, with the records on their way: they are not handed over a second time.
 pub(super) async fn publish(
     log: &dyn Log,
     options: &OutboxOptions,
     shared: &RelayShared,
     rows: &[ClaimedRow],
-    is_alone: bool,
 ) -> Publication {
     let mut batch = BatchInProgress {
         rows,
         outcomes: vec![PublishOutcome::LogAway; rows.len()],
         appends: Vec::with_capacity(rows.len()),
         held_up: BTreeSet::new(),
+        answered: None,
     };
     batch.prepare(options);
     let all: Vec<usize> = (0..rows.len()).collect();
     // The list on top goes first.
     let mut stack = vec![all];
-    while let Some(mut list) = stack.pop() {
+    let mut away = None;
+    while let (Some(mut list), None) = (stack.pop(), &away) {
         batch.pass_over_held_up(&mut list);
         if list.is_empty() {
             continue;
         }
+        let later = batch.split_by_topic(&mut list);
+        if !later.is_empty() {
+            stack.push(later);
+        }
         let appends = list
             .iter()
             .filter_map(|i| batch.appends.get(*i).cloned().flatten());
-        let error = match log.append(appends.collect()).await {
-            Ok(_) => {
-                for index in list {
-                    batch.outcomes[index] = PublishOutcome::Published;
-                    if let Some(Some(append)) = batch.appends.get(index) {
-                        shared.topic_found(append.topic.as_str());
+        let is_single = list.len() == 1;
+        let mut again = Vec::new();
+        match log.deliver(appends.collect()).await {
+            Ok(outcomes) => {
+                for (index, outcome) in list.into_iter().zip(outcomes) {
+                    let error = match outcome {
+                        Ok(()) => {
+                            batch.published(index, shared);
+                            continue;
+                        }
+                        Err(error) => error,
+                    };
+                    match blame(&error) {
+                        Blame::Topic(topic) => {
+                            shared.topic_failed(&topic, error_chain(&error));
+                            batch.fail(vec![index], &error);
+                        }
+                        Blame::Record if is_single => batch.fail(vec![index], &error),
+                        Blame::Record => again.push(index),
+                        Blame::Log => away = Some(error),
                     }
                 }
-                continue;
             }
-            Err(error) => error,
-        };
-        let is_unknown = matches!(error, LogError::OutcomeUnknown { .. });
-        match (blame(&error), list.as_slice()) {
-            (Blame::Topic(topic), _) => {
-                shared.topic_missing(topic.as_str());
-                let (gone, rest) = list.into_iter().partition(|i| batch.is_for(*i, &topic));
-                batch.fail(gone, &error);
-                stack.push(rest);
-            }
-            (Blame::Record, [_]) => batch.fail(list, &error),
-            (Blame::Log, [_]) if is_unknown && is_alone => batch.fail(list, &error),
-            (Blame::Record, _) => {
-                let second = list.split_off(list.len() / 2);
-                stack.push(second);
-                stack.push(list);
-            }
-            (Blame::Log, _) => {
-                return Publication {
-                    outcomes: batch.outcomes,
-                    away: Some(error),
-                };
-            }
+            Err(error) => match blame(&error) {
+                Blame::Topic(topic) => {
+                    shared.topic_failed(&topic, error_chain(&error));
+                    let (gone, rest) = list.into_iter().partition(|i| batch.is_for(*i, &topic));
+                    batch.fail(gone, &error);
+                    stack.push(rest);
+                }
+                Blame::Record if is_single => batch.fail(list, &error),
+                Blame::Record => again = list,
+                Blame::Log => away = Some(error),
+            },
+        }
+        // Nobody said which of them is at fault.
+        if !again.is_empty() {
+            let second = again.split_off(again.len() / 2);
+            stack.push(second);
+            stack.push(again);
         }
     }
     Publication {
         outcomes: batch.outcomes,
-        away: None,
+        away,
     }
 }
 
@@ -158,6 +170,8 @@ struct BatchInProgress<'a> {
     appends: Vec<Option<Append>>,
     /// Keys of which a row failed.
     held_up: BTreeSet<&'a str>,
+    /// The topic that took a record last.
+    answered: Option<Topic>,
 }
 
 impl<'a> BatchInProgress<'a> {
@@ -200,6 +214,39 @@ impl<'a> BatchInProgress<'a> {
         *list = kept;
     }
 
+    /// Takes rows out of the list that come behind one of their key for another topic. A topic that refuses its
+    /// record must hold them up, and the topics of one call do not wait for each other.
+    fn split_by_topic(&self, list: &mut Vec<usize>) -> Vec<usize> {
+        let topic_of = |index: usize| self.appends[index].as_ref().map(|append| &append.topic);
+        let first = list.first().map(|index| topic_of(*index));
+        if list.iter().all(|index| Some(topic_of(*index)) == first) {
+            return Vec::new();
+        }
+        // The topic of each key; none once a row of it is left for later.
+        let mut topics = BTreeMap::new();
+        let (now, later) = list.drain(..).partition(|index| {
+            let key = self.rows[*index].aggregate_id.as_str();
+            let topic = topic_of(*index);
+            let kept = topics.entry(key).or_insert(topic);
+            if *kept != topic {
+                *kept = None;
+            }
+            kept.is_some()
+        });
+        *list = now;
+        later
+    }
+
+    fn published(&mut self, index: usize, shared: &RelayShared) {
+        self.outcomes[index] = PublishOutcome::Published;
+        if let Some(Some(append)) = self.appends.get(index)
+            && self.answered.as_ref() != Some(&append.topic)
+        {
+            shared.topic_answered(append.topic.as_str());
+            self.answered = Some(append.topic.clone());
+        }
+    }
+
     /// The first row of each key has failed; the others are behind it.
     fn fail(&mut self, list: Vec<usize>, error: &LogError) {
         for index in list {
@@ -209,49 +256,6 @@ impl<'a> BatchInProgress<'a> {
                 true => failed(error),
                 false => PublishOutcome::Behind,
             };
-        }
-    }
-}
-
-/// How giving up on a row ended.
-pub(super) enum Buried {
-    /// Its dead letter is written, with or without the payload.
-    Done,
-    /// It cannot be written, for this reason.
-    Refused(String),
-    /// The log takes nothing at present.
-    LogAway(LogError),
-}
-
-/// Writes the dead letter of a row. A payload that the topic refuses stays in the row, and the letter says how
-/// large it is.
-pub(super) async fn bury(
-    log: &dyn Log,
-    options: &OutboxOptions,
-    row: &ClaimedRow,
-    why: &GiveUp,
-) -> Buried {
-    let mut has_payload = true;
-    let mut is_made = false;
-    loop {
-        let Some(append) = dead_letter_of(row, options, why, has_payload) else {
-            return Buried::Refused("the topic of dead letters has no name".to_owned());
-        };
-        let error = match log.append(vec![append]).await {
-            Ok(_) => return Buried::Done,
-            Err(error) => error,
-        };
-        match (blame(&error), dlq_of(row, options)) {
-            (Blame::Topic(_), Some(dlq)) if !is_made => {
-                let meant = topic_of(row, options).ok();
-                if let Err(error) = make_dlq(log, &dlq, meant.as_ref()).await {
-                    return Buried::LogAway(error);
-                }
-                is_made = true;
-            }
-            (Blame::Record, _) if has_payload => has_payload = false,
-            (Blame::Record | Blame::Topic(_), _) => return Buried::Refused(error_chain(&error)),
-            (Blame::Log, _) => return Buried::LogAway(error),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::Mutex;
 use tidegate_core::env::Clock;
+use tidegate_core::{Mutex, Topic};
 
 use super::{BatchCounts, LANES};
 use crate::port::BucketLease;
@@ -40,8 +40,8 @@ pub struct RelayStatus {
     pub store_trouble: Option<String>,
     /// Why the log takes nothing.
     pub log_trouble: Option<String>,
-    /// Topics that are missing, which rows wait for.
-    pub missing_topics: Vec<String>,
+    /// Why rows wait for a topic, by topic: it is missing, or the broker keeps it from us.
+    pub topic_troubles: BTreeMap<String, String>,
     /// Rows of the table that are DEAD.
     pub dead_rows: u64,
 }
@@ -49,6 +49,8 @@ pub struct RelayStatus {
 #[derive(Debug)]
 pub(super) struct RelayShared {
     clock: Arc<dyn Clock>,
+    /// The longest wait between two attempts of a row.
+    longest_wait: Duration,
     state: Mutex<SharedState>,
 }
 
@@ -60,9 +62,10 @@ struct SharedState {
     valid_until: Duration,
     relays: u32,
     store_trouble: Option<String>,
-    log_trouble: Option<String>,
-    /// Topics that were missing, and when they were last.
-    missing_topics: BTreeMap<String, Duration>,
+    /// Why the log takes nothing, by lane.
+    log_troubles: [Option<String>; LANES as usize],
+    /// Why topics took nothing, and when they last did so.
+    topic_troubles: BTreeMap<String, (Duration, String)>,
     dead_rows: u64,
     report: RelayReport,
     loops: BTreeMap<String, LoopBeat>,
@@ -86,25 +89,26 @@ fn lane_of(bucket: u32) -> usize {
 }
 
 impl RelayShared {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>, longest_wait: Duration) -> Self {
         Self {
             clock,
+            longest_wait,
             state: Mutex::default(),
         }
     }
 
     pub(super) fn status(&self) -> RelayStatus {
-        let now = self.clock.elapsed();
         let state = self.state.lock();
-        // A topic that was missing is shown until rows had their chance to be tried again.
-        let is_fresh = |at: Duration| now.saturating_sub(at) < Duration::from_secs(120);
-        let missing = state.missing_topics.iter().filter(|(_, at)| is_fresh(**at));
+        let troubles = state.topic_troubles.iter();
+        let troubles = troubles.filter(|(_, (at, _))| self.is_fresh(*at));
         RelayStatus {
             buckets: state.buckets.len(),
             relays: state.relays,
             store_trouble: state.store_trouble.clone(),
-            log_trouble: state.log_trouble.clone(),
-            missing_topics: missing.map(|(topic, _)| topic.clone()).collect(),
+            log_trouble: state.log_troubles.iter().flatten().next().cloned(),
+            topic_troubles: troubles
+                .map(|(topic, (_, why))| (topic.clone(), why.clone()))
+                .collect(),
             dead_rows: state.dead_rows,
         }
     }
@@ -165,7 +169,9 @@ impl RelayShared {
         // A quarter is left to a clock of the database that runs faster than ours.
         state.valid_until = began + span * 3 / 4;
         state.relays = relays;
-        state.store_trouble = None;
+        if state.store_trouble.take().is_some() {
+            tracing::info!("the database answers again");
+        }
     }
 
     pub(super) fn add(&self, taken: &[BucketLease]) {
@@ -211,30 +217,58 @@ impl RelayShared {
     }
 
     pub(super) fn store_failed(&self, why: String) {
-        self.state.lock().store_trouble = Some(why);
-    }
-
-    pub(super) fn log_failed(&self, why: String) {
-        self.state.lock().log_trouble = Some(why);
-    }
-
-    pub(super) fn log_answered(&self) {
-        self.state.lock().log_trouble = None;
-    }
-
-    pub(super) fn topic_missing(&self, topic: &str) {
-        let now = self.clock.elapsed();
-        self.state
-            .lock()
-            .missing_topics
-            .insert(topic.to_owned(), now);
-    }
-
-    pub(super) fn topic_found(&self, topic: &str) {
         let mut state = self.state.lock();
-        if !state.missing_topics.is_empty() {
-            state.missing_topics.remove(topic);
+        if state.store_trouble.as_ref() != Some(&why) {
+            tracing::warn!(%why, "the database does not answer; rows wait");
         }
+        state.store_trouble = Some(why);
+    }
+
+    /// The log takes nothing of a lane. Told once for each reason, and not for each lane and try.
+    pub(super) fn log_failed(&self, lane: u32, why: String) {
+        let mut state = self.state.lock();
+        if !state.log_troubles.contains(&Some(why.clone())) {
+            tracing::warn!(%why, "the log takes nothing at present; rows wait, and no attempt counts");
+        }
+        state.log_troubles[lane_of(lane)] = Some(why);
+    }
+
+    pub(super) fn log_answered(&self, lane: u32) {
+        let mut state = self.state.lock();
+        let ended = state.log_troubles[lane_of(lane)].take();
+        if ended.is_some() && state.log_troubles.iter().all(Option::is_none) {
+            tracing::info!("the log takes records again");
+        }
+    }
+
+    /// A lane has no rows, so the log can have no trouble with them.
+    pub(super) fn nothing_to_publish(&self, lane: u32) {
+        self.state.lock().log_troubles[lane_of(lane)] = None;
+    }
+
+    /// A topic takes nothing. Told once for each reason, and not for each row and attempt.
+    pub(super) fn topic_failed(&self, topic: &Topic, why: String) {
+        let now = self.clock.elapsed();
+        let mut state = self.state.lock();
+        let known = state.topic_troubles.get(topic.as_str());
+        if known.is_none_or(|(at, known)| !self.is_fresh(*at) || *known != why) {
+            tracing::warn!(%topic, %why, "a topic takes nothing; its rows wait");
+        }
+        let topic = topic.as_str().to_owned();
+        state.topic_troubles.insert(topic, (now, why));
+    }
+
+    pub(super) fn topic_answered(&self, topic: &str) {
+        let mut state = self.state.lock();
+        if !state.topic_troubles.is_empty() && state.topic_troubles.remove(topic).is_some() {
+            tracing::info!(topic, "the topic takes records again");
+        }
+    }
+
+    /// A topic that took nothing is shown until its rows had their chance to be tried again.
+    fn is_fresh(&self, at: Duration) -> bool {
+        let span = Duration::from_secs(60).max(self.longest_wait) * 2;
+        self.clock.elapsed().saturating_sub(at) < span
     }
 
     /// The table was counted.
@@ -342,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_bucket_leaves_only_after_its_lane_has_settled() {
-        let shared = RelayShared::new(Env::system().clock);
+        let shared = RelayShared::new(Env::system().clock, Duration::ZERO);
         let all: Vec<BucketLease> = (0..8).map(lease).collect();
         shared.add(&all);
         assert_eq!(shared.begin(3), [lease(3), lease(7)]);
@@ -362,7 +396,7 @@ mod tests {
 
     #[test]
     fn leases_that_were_lost_are_dropped_and_end_by_our_own_clock() {
-        let shared = RelayShared::new(Env::system().clock);
+        let shared = RelayShared::new(Env::system().clock, Duration::ZERO);
         shared.add(&[lease(0), lease(1)]);
         assert!(!shared.is_valid());
         let now = shared.clock.elapsed();
@@ -403,7 +437,10 @@ mod tests {
                 .0
                 .fetch_add(seconds, std::sync::atomic::Ordering::Relaxed)
         };
-        let shared = Arc::new(RelayShared::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let shared = Arc::new(RelayShared::new(
+            Arc::clone(&clock) as Arc<dyn Clock>,
+            Duration::ZERO,
+        ));
         let lane = LoopPulse::new(&shared, "lane-0".to_owned());
         let ended = LoopPulse::new(&shared, "upkeep".to_owned());
         ended.end();

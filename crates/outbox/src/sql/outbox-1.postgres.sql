@@ -81,7 +81,7 @@ FROM {table} e LEFT JOIN (
 -- The next rows of some buckets, each behind its cursor: by number, and without keys that wait. The limit per
 -- bucket keeps it from reading far more than it takes. The planner must not sort what the index has in order:
 -- it believes a range between two parameters to be small, however many rows wait.
-CREATE FUNCTION {table}_next(p_buckets bigint[], p_after bigint[], p_up_to bigint, p_each bigint, p_limit bigint)
+CREATE FUNCTION {table}_claimable(p_buckets bigint[], p_after bigint[], p_up_to bigint, p_each bigint, p_limit bigint)
 RETURNS SETOF {table} LANGUAGE plpgsql STABLE SET enable_bitmapscan = off SET enable_seqscan = off AS $$
 BEGIN
     RETURN QUERY SELECT r.* FROM unnest(p_buckets, p_after) a(bucket, after) CROSS JOIN LATERAL (

@@ -14,7 +14,7 @@ CREATE TABLE {table} (
     created_at integer CHECK (typeof(created_at) IN ('integer', 'null')),
     sent integer NOT NULL DEFAULT 0,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'SENT', 'DEAD')),
-    attempts integer NOT NULL DEFAULT 0 CHECK (typeof(attempts) = 'integer'),
+    attempts integer NOT NULL DEFAULT 0 CHECK (typeof(attempts) = 'integer' AND attempts >= -1),
     locked_at integer,
     locked_by text,
     sent_at integer,

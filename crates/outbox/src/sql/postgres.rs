@@ -48,7 +48,7 @@ const CLAIM: &str = "WITH asked AS MATERIALIZED (
         SELECT e.id, e.bucket, e.event_id, e.aggregate_id, e.aggregate_type, e.type, e.topic, e.payload,
             e.headers::text AS headers, e.attempts,
             (extract(epoch FROM e.created_at) * 1000)::int8 AS created_ms
-        FROM {table}_next((SELECT array_agg(bucket ORDER BY bucket) FROM asked),
+        FROM {table}_claimable((SELECT array_agg(bucket ORDER BY bucket) FROM asked),
             (SELECT array_agg(after ORDER BY bucket) FROM asked), $4, $5, $6) e
         WHERE (SELECT ok FROM held)),
     noted AS (

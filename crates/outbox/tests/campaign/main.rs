@@ -16,6 +16,7 @@
 
 #[path = "../../../log/tests/kafka/broker.rs"]
 mod broker;
+mod broker_trouble;
 mod scene;
 #[path = "../../../queue/tests/campaign/server.rs"]
 mod server;

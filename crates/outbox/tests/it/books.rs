@@ -2,10 +2,16 @@
 
 use std::sync::Arc;
 
-use tidegate_core::Component;
+use tidegate_core::books::{Audited, NotCompared};
 use tidegate_core::env::Env;
-use tidegate_log::TopicPartition;
-use tidegate_outbox::{Outbox, OutboxComponent, OutboxOptions, migrate, migration_sql};
+use tidegate_core::{Component, Topic};
+use tidegate_log::{Log, TopicConfig, TopicPartition};
+use tidegate_outbox::conformance::{BUCKETS, LONG_LEASE, OutboxWorld};
+use tidegate_outbox::model::OutboxModel;
+use tidegate_outbox::{
+    Outbox, OutboxComponent, OutboxOptions, OutboxStore, migrate, migration_sql,
+};
+use tidegate_sim::SimLog;
 use tidegate_store::Dialect;
 
 use crate::backend::{Backend, RunningRelay, audit, event, on_embedded, on_servers, until_drained};
@@ -91,6 +97,54 @@ async fn a_record_that_retention_removed_is_unverifiable(backend: &Backend) {
     let component = OutboxComponent::inspected(outbox, None);
     let delivered = component.delivered().await.unwrap();
     assert_eq!(delivered.len(), 1);
+}
+
+/// The audit of three sent rows of which the log has none.
+fn audited_without_records(config: Option<TopicConfig>) -> Audited {
+    runtime().block_on(async {
+        let options = OutboxOptions {
+            buckets: BUCKETS,
+            ..OutboxOptions::default()
+        };
+        let model = Arc::new(OutboxModel::new(&options, &Env::system()));
+        let world = OutboxWorld::new(Arc::clone(&model) as Arc<dyn OutboxStore>);
+        for key in ["a", "b", "c"] {
+            world.add(key).await;
+        }
+        let relay = world.relay("one", LONG_LEASE).await;
+        assert_eq!(world.send_all(&relay).await.len(), 3);
+        let log: Arc<dyn Log> = Arc::new(SimLog::new(&Env::system()));
+        if let Some(config) = config {
+            let topic = Topic::new("t").unwrap();
+            log.create_topic(&topic, config).await.unwrap();
+        }
+        let outbox = Outbox::of_store(model, options);
+        let component = OutboxComponent::inspected(outbox, Some(log));
+        component.audit().await.unwrap().remove(0)
+    })
+}
+
+#[test]
+fn a01_rows_without_records_are_missing_but_for_what_compaction_may_have_removed() {
+    let audited = audited_without_records(Some(TopicConfig::new(1)));
+    assert_eq!((audited.unaccounted, audited.unverifiable), (3, 0));
+    assert_eq!(audited.paths, []);
+    let compacted = TopicConfig {
+        compact: true,
+        ..TopicConfig::new(1)
+    };
+    let audited = audited_without_records(Some(compacted));
+    assert_eq!((audited.unaccounted, audited.unverifiable), (0, 3));
+    assert_eq!(audited.paths, []);
+}
+
+#[test]
+fn a01_a_topic_that_is_gone_is_named() {
+    let audited = audited_without_records(None);
+    assert_eq!((audited.unaccounted, audited.unverifiable), (0, 3));
+    let path = &audited.paths[0];
+    assert_eq!((path.to.as_deref(), path.not_compared), (Some("t"), 3));
+    assert_eq!(path.reason, Some(NotCompared::TopicGone));
 }
 
 async fn where_finds_the_row(backend: &Backend) {

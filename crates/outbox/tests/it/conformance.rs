@@ -2,11 +2,10 @@
 
 mod delivery;
 mod failures;
-mod switched_log;
 
 use delivery::{
     o01_event_and_business_row_commit_together_or_not_at_all,
-    o02_several_relays_publish_each_event_once,
+    o01_values_that_no_claim_can_read_are_refused, o02_several_relays_publish_each_event_once,
     o04_events_of_a_key_stay_in_order_with_eight_relays_and_failures,
     o10_records_carry_type_id_and_trace, o11_a_log_that_is_away_costs_no_attempt_and_loses_nothing,
     o13_a_batch_is_one_claim_and_one_settle, o17_a_stop_under_load_releases_everything,
@@ -14,10 +13,12 @@ use delivery::{
 };
 use failures::{
     o06_a_blocked_key_waits_and_goes_on_when_it_can, o06_a_failing_event_holds_up_only_its_key,
+    o06_a_topic_that_the_broker_forbids_holds_up_only_its_rows,
     o07_attempts_error_and_next_attempt_are_in_the_row,
     o08_a_payload_that_the_dlq_refuses_stays_in_its_row,
     o08_a_row_that_is_given_up_on_is_in_the_dlq_with_its_history,
-    o09_a_dead_row_is_retried_and_sent, o16_health_names_a_missing_topic_and_a_log_that_is_away,
+    o08_headers_that_no_log_takes_make_a_dead_letter, o09_a_dead_row_is_retried_and_sent,
+    o16_health_names_a_missing_topic_and_a_log_that_is_away,
 };
 
 use crate::backend::{on_embedded, on_servers};
@@ -35,10 +36,13 @@ macro_rules! on_both {
 
 on_both!(
     o01_event_and_business_row_commit_together_or_not_at_all,
+    o01_values_that_no_claim_can_read_are_refused,
     o02_several_relays_publish_each_event_once,
     o04_events_of_a_key_stay_in_order_with_eight_relays_and_failures,
     o06_a_failing_event_holds_up_only_its_key,
     o06_a_blocked_key_waits_and_goes_on_when_it_can,
+    o06_a_topic_that_the_broker_forbids_holds_up_only_its_rows,
+    o08_headers_that_no_log_takes_make_a_dead_letter,
     o07_attempts_error_and_next_attempt_are_in_the_row,
     o08_a_row_that_is_given_up_on_is_in_the_dlq_with_its_history,
     o08_a_payload_that_the_dlq_refuses_stays_in_its_row,

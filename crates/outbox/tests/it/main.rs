@@ -5,9 +5,11 @@
     reason = "tests read addresses from the environment and run in real time"
 )]
 
+mod away;
 mod backend;
 mod books;
 mod conformance;
+mod front_log;
 mod full_disk;
 mod held;
 mod metrics;

@@ -12,17 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Entropy, Env, Stream};
-use tidegate_core::{Component, EventId, GroupName, Offset, Shutdown, ShutdownTrigger, Topic};
-use tidegate_log::{
-    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, Read, RecordPosition,
-    Session, TopicConfig, TopicDescription, TopicPartition,
-};
+use tidegate_core::{Component, EventId, Shutdown, ShutdownTrigger, Topic};
+use tidegate_log::{Append, Log, LogError, LogFuture, Read, TopicConfig, TopicPartition};
 use tidegate_outbox::model::{OutboxModel, OutboxRates};
 use tidegate_outbox::{
     NewOutboxEvent, Outbox, OutboxComponent, OutboxFilter, OutboxOptions, OutboxStatus,
     OutboxStore, Relay,
 };
 use tidegate_sim::{Node, Sim, SimLog, is_long, is_one_seed, seeds};
+
+use crate::front_log::{FrontLog, Outcomes, Weather};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -59,14 +58,13 @@ struct World {
 
 /// A log that answers with errors after it has done what it was asked.
 #[derive(Debug)]
-struct StormyLog {
-    beneath: SimLog,
+struct Storm {
     world: Arc<World>,
     clock: Arc<dyn Clock>,
     random: Mutex<Stream>,
 }
 
-impl StormyLog {
+impl Storm {
     fn draw(&self, bound: u64) -> u64 {
         let mut random = self.random.lock().unwrap();
         let random: &mut dyn Entropy = &mut *random;
@@ -74,24 +72,12 @@ impl StormyLog {
     }
 }
 
-impl Log for StormyLog {
-    fn cluster(&self) -> &str {
-        self.beneath.cluster()
-    }
-
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
-        self.beneath.create_topic(topic, config)
-    }
-
-    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
-        self.beneath.topics()
-    }
-
-    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
-        self.beneath.describe(topic)
-    }
-
-    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
+impl Weather for Storm {
+    fn deliver<'a>(
+        &'a self,
+        beneath: &'a dyn Log,
+        records: Vec<Append>,
+    ) -> LogFuture<'a, Outcomes> {
         Box::pin(async move {
             let roll = match self.world.is_calm.load(Ordering::Relaxed) {
                 true => 99,
@@ -115,59 +101,27 @@ impl Log for StormyLog {
                 }
                 _ => {}
             }
-            let appended = self.beneath.append(records).await?;
-            if (20..25).contains(&roll) {
-                self.world.unknown.fetch_add(1, Ordering::Relaxed);
-                return Err(LogError::OutcomeUnknown {
-                    doing: "an append",
-                    why: "test".to_owned(),
-                });
+            let mut outcomes = beneath.deliver(records).await?;
+            let unknown = || LogError::OutcomeUnknown {
+                doing: "an append",
+                why: "test".to_owned(),
+            };
+            match roll {
+                20..23 => {
+                    self.world.unknown.fetch_add(1, Ordering::Relaxed);
+                    return Err(unknown());
+                }
+                // Only the last ones: a log that fails goes on with nothing behind the failure.
+                23..26 => {
+                    self.world.unknown.fetch_add(1, Ordering::Relaxed);
+                    let count = outcomes.len() as u64;
+                    let first = self.draw(count) as usize;
+                    outcomes[first..].fill_with(|| Err(unknown()));
+                }
+                _ => {}
             }
-            Ok(appended)
+            Ok(outcomes)
         })
-    }
-
-    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
-        self.beneath.read(read)
-    }
-
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
-        self.beneath.offset_at(at, timestamp_ms)
-    }
-
-    fn delete_before<'a>(
-        &'a self,
-        at: &'a TopicPartition,
-        offset: Offset,
-    ) -> LogFuture<'a, Offset> {
-        self.beneath.delete_before(at, offset)
-    }
-
-    fn committed<'a>(
-        &'a self,
-        group: &'a GroupName,
-        partitions: &'a [TopicPartition],
-    ) -> LogFuture<'a, Vec<Option<Committed>>> {
-        self.beneath.committed(group, partitions)
-    }
-
-    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
-        self.beneath.groups()
-    }
-
-    fn group_books<'a>(
-        &'a self,
-        groups: &'a [(GroupName, Topic)],
-    ) -> LogFuture<'a, Vec<GroupSnapshot>> {
-        self.beneath.group_books(groups)
-    }
-
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
-        self.beneath.forget_group(group)
-    }
-
-    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
-        self.beneath.join(join)
     }
 }
 
@@ -238,11 +192,14 @@ impl Scene {
     fn start(&mut self, node: &Node) -> ShutdownTrigger {
         self.lives += 1;
         let env = node.env();
-        let log = StormyLog {
-            beneath: self.log.clone(),
-            world: Arc::clone(&self.world),
-            clock: Arc::clone(&env.clock),
-            random: Mutex::new(Stream::new(self.seed).stream(&format!("log {}", self.lives))),
+        let random = Stream::new(self.seed).stream(&format!("log {}", self.lives));
+        let log = FrontLog {
+            beneath: Arc::new(self.log.clone()),
+            weather: Storm {
+                world: Arc::clone(&self.world),
+                clock: Arc::clone(&env.clock),
+                random: Mutex::new(random),
+            },
         };
         let store: Arc<dyn OutboxStore> = Arc::new(self.model.on(&env));
         let outbox = Outbox::of_store(store, options());
@@ -406,9 +363,8 @@ fn verify(world: &World, read: &[EventId], dead: &[EventId]) -> u64 {
     for (id, history) in events.iter() {
         let is_there = first.contains_key(id) || dead.contains(id);
         assert!(is_there, "{id} is nowhere: {history:?}");
-        if history.is_poison {
-            assert!(dead.contains(id), "a poison row is dead");
-        }
+        // A failure of the log is never held against a row.
+        assert_eq!(dead.contains(id), history.is_poison, "{history:?}");
     }
     for (one, before) in events.iter() {
         for (other, after) in events.iter() {

@@ -28,20 +28,19 @@ async fn o18_a_repeated_key_has_one_effect_and_ends_with_its_time() {
     assert_eq!((first.0, &first), (200, &again));
     assert_eq!(desk.loan(&id).await["balanceCents"], 100_000, "paid once");
     assert_eq!(desk.rows(&id).await.len(), 4, "told once");
-    // A refusal is an answer, too.
-    let refused = desk.ask(
-        &pay,
-        json!({"amountCents": 1_000_000}),
-        &[("idempotency-key", "p2")],
-    );
+    // A request that cannot be has not used its key.
+    let corrected = [("idempotency-key", "payment-2")];
+    let refused = desk.ask(&pay, json!({"amountCents": 1_000_000}), &corrected);
     assert_eq!(refused.await.0, 400);
+    let paid = desk.ask(&pay, json!({"amountCents": 1_000}), &corrected);
+    assert_eq!(paid.await.0, 200);
 
     desk.pass(Duration::from_secs(24 * 3_600 + 1));
     let later = desk.ask(&pay, payment, &key).await;
     assert_eq!(later.0, 200);
     assert_eq!(
         desk.loan(&id).await["balanceCents"],
-        94_000,
+        93_000,
         "the key had expired"
     );
     desk.close().await;

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use tidegate_log::Log;
 use tidegate_outbox::{NewOutboxEvent, OutboxOptions};
+use tidegate_store::Store;
 
-use super::switched_log::SwitchedLog;
 use crate::backend::{Backend, RunningRelay, audit, event, text, until, until_drained};
-use crate::stores::{ask, run};
+use crate::front_log::SwitchedLog;
+use crate::stores::{ask, run, try_to_run};
 
 pub(super) async fn o01_event_and_business_row_commit_together_or_not_at_all(backend: &Backend) {
     let outbox = backend.outbox(backend.options()).await;
@@ -48,6 +49,51 @@ pub(super) async fn o01_event_and_business_row_commit_together_or_not_at_all(bac
     let (seen, repeated) = backend.first_occurrences().await;
     assert_eq!((seen["loan"].clone(), repeated), (vec![1, 3, 4, 5], 0));
     assert_eq!(ask(&backend.store, "SELECT count(*) FROM loan").await, 2);
+    audit(&outbox, &backend.log).await;
+}
+
+/// One row that a claim cannot read would stop every key of its lane.
+pub(super) async fn o01_values_that_no_claim_can_read_are_refused(backend: &Backend) {
+    let outbox = backend.outbox(backend.options()).await;
+    let bad: &[(&str, &str)] = match &backend.store {
+        Store::Sqlite(_) => &[
+            ("event_id", "'no id'"),
+            ("event_id", "'0123456789-0123456789-0123456789-012'"),
+            ("event_id", "x'00'"),
+            ("payload", "x'ff'"),
+            ("aggregate_type", "x'ff'"),
+            ("topic", "x'ff'"),
+            ("headers", "'[]'"),
+            ("created_at", "'soon'"),
+            ("attempts", "-2"),
+            ("attempts", "'many'"),
+            ("attempts", "0.5"),
+        ],
+        Store::Postgres(_) => &[
+            ("event_id", "'no id'"),
+            ("headers", "'[]'"),
+            ("created_at", "'soon'"),
+            ("attempts", "-1"),
+            ("attempts", "'many'"),
+        ],
+    };
+    for (column, value) in bad {
+        let sql = format!(
+            "INSERT INTO outbox_event (aggregate_id, type, {column}) VALUES ('k', 'T', {value})"
+        );
+        let inserted = try_to_run(&backend.store, &sql).await;
+        assert!(inserted.is_err(), "{column} = {value}");
+    }
+    let keyless = match &backend.store {
+        Store::Sqlite(_) => "x'ff'",
+        Store::Postgres(_) => "NULL",
+    };
+    let sql = format!("INSERT INTO outbox_event (aggregate_id, type) VALUES ({keyless}, 'T')");
+    assert!(try_to_run(&backend.store, &sql).await.is_err());
+    outbox.insert(&[event("k", 1)]).await.unwrap();
+    let relay = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    relay.stop().await;
     audit(&outbox, &backend.log).await;
 }
 
@@ -193,7 +239,10 @@ pub(super) async fn o13_a_batch_is_one_claim_and_one_settle(backend: &Backend) {
     assert_eq!(report.sent, 1_000);
     // Four lanes, each with a share of the rows; the first claims come before all buckets are there.
     assert!(report.batches <= 16, "{report:?}");
-    let appends = log.appends.load(std::sync::atomic::Ordering::SeqCst);
+    let appends = log
+        .weather
+        .deliveries
+        .load(std::sync::atomic::Ordering::SeqCst);
     assert_eq!(appends, report.batches, "one append per batch");
 }
 

@@ -10,8 +10,8 @@ use tidegate_outbox::{
     NewOutboxEvent, OnExhausted, OutboxComponent, OutboxFilter, OutboxStatus, RowSelection,
 };
 
-use super::switched_log::SwitchedLog;
 use crate::backend::{Backend, RunningRelay, audit, event, row, text, until, until_drained};
+use crate::front_log::SwitchedLog;
 
 pub(super) async fn o06_a_failing_event_holds_up_only_its_key(backend: &Backend) {
     let mut options = backend.options();
@@ -256,4 +256,66 @@ pub(super) async fn o16_health_names_a_missing_topic_and_a_log_that_is_away(back
     .await;
     trigger.stop();
     running.await.unwrap();
+}
+
+pub(super) async fn o06_a_topic_that_the_broker_forbids_holds_up_only_its_rows(backend: &Backend) {
+    let mut options = backend.options();
+    options.max_attempts = 1_000;
+    let outbox = backend.outbox(options).await;
+    let secret = format!("{}-secret", backend.topic);
+    let topic = Topic::new(secret.clone()).unwrap();
+    let config = TopicConfig::new(1);
+    backend.log.create_topic(&topic, config).await.unwrap();
+    let log = SwitchedLog::new(&backend.log);
+    log.forbid(Some(&secret));
+    let as_log: Arc<dyn Log> = Arc::clone(&log) as Arc<dyn Log>;
+    // Its row is the first of its lane, and every lane has one.
+    let mut events: Vec<NewOutboxEvent> = (0..16)
+        .map(|key| event(&format!("bad-{key}"), 1).topic(secret.clone()))
+        .collect();
+    let others = (0..100).map(|number| event(&format!("key-{}", number % 10), number / 10));
+    events.extend(others);
+    events.push(event("bad-0", 2));
+    let ids = outbox.insert(&events).await.unwrap();
+    let component = Arc::new(OutboxComponent::new(outbox.clone(), as_log, &Env::system()));
+    let (trigger, stop) = tidegate_core::Shutdown::new();
+    let running = tokio::spawn(Arc::clone(&component).run(stop));
+    until("the others are sent, and only those", async || {
+        outbox.stats().await.unwrap().pending <= 17 && row(&outbox, ids[0]).await.attempts > 1
+    })
+    .await;
+    let (seen, repeated) = backend.first_occurrences().await;
+    assert_eq!((seen.len(), repeated), (10, 0), "{seen:?}");
+    assert_eq!(row(&outbox, ids[116]).await.status, OutboxStatus::Pending);
+    let health = component.health().await;
+    assert_eq!(health.status, HealthStatus::Degraded);
+    assert!(health.message.unwrap().contains(&secret));
+    log.forbid(None);
+    until_drained(&outbox).await;
+    until("it recovers by itself", async || {
+        component.health().await.status == HealthStatus::Up
+    })
+    .await;
+    trigger.stop();
+    running.await.unwrap();
+    assert_eq!(backend.records(&secret).await.len(), 16);
+    audit(&outbox, &backend.log).await;
+}
+
+pub(super) async fn o08_headers_that_no_log_takes_make_a_dead_letter(backend: &Backend) {
+    let outbox = backend.outbox(backend.options()).await;
+    let bad = event("k", 1).header("n".repeat(65_536), "v");
+    let ids = outbox.insert(&[bad, event("k", 2)]).await.unwrap();
+    let relay = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    relay.stop().await;
+    let dead = row(&outbox, ids[0]).await;
+    assert_eq!((dead.status, dead.attempts), (OutboxStatus::Dead, 1));
+    assert!(dead.last_error.unwrap().starts_with("log.header-too-long"));
+    let letters = backend.records(&format!("{}-dlq", backend.topic)).await;
+    assert_eq!(letters.len(), 1);
+    assert_eq!(text(letters[0].record.value.as_deref()), "1");
+    let (seen, _) = backend.first_occurrences().await;
+    assert_eq!(seen["k"], [2]);
+    audit(&outbox, &backend.log).await;
 }

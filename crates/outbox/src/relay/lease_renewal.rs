@@ -1,25 +1,25 @@
-//! Keeps the leases of a relay: renews them, takes what is free, gives away what is more than its share.
+//! Renews the leases of a relay, takes buckets that are free, and gives away those beyond its share.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Env};
-use tidegate_core::{Shutdown, Topic, error_chain};
-use tidegate_log::{Log, LogError, TopicConfig};
+use tidegate_core::{Shutdown, error_chain};
 
 use super::RelayParts;
+use super::dead_letters::make_known_dlq;
 use super::state::LoopPulse;
 
 /// The longest time between two looks: so soon a relay that came gets its share.
 const LOOK: Duration = Duration::from_secs(2);
 
-pub(super) struct Keeper {
+pub(super) struct LeaseRenewal {
     parts: RelayParts,
     clock: Arc<dyn Clock>,
     is_dlq_made: bool,
 }
 
-impl Keeper {
+impl LeaseRenewal {
     pub(super) fn new(parts: RelayParts, env: &Env) -> Self {
         Self {
             parts,
@@ -29,13 +29,13 @@ impl Keeper {
     }
 
     pub(super) async fn run(mut self, stop: Shutdown) {
-        let pulse = LoopPulse::new(&self.parts.shared, "keeper".to_owned());
+        let pulse = LoopPulse::new(&self.parts.shared, "leases".to_owned());
         let lease = self.parts.outbox.options().lease;
         let pause = (lease / 4).min(LOOK);
         loop {
             pulse.waiting(self.look(lease)).await;
             if !self.is_dlq_made {
-                self.is_dlq_made = pulse.waiting(self.make_dlq()).await;
+                self.is_dlq_made = pulse.waiting(make_known_dlq(&self.parts)).await;
             }
             let is_over = tokio::select! {
                 biased;
@@ -87,47 +87,4 @@ impl Keeper {
             Err(error) => shared.store_failed(error_chain(&error)),
         }
     }
-
-    /// Makes the topic of dead letters that is known before any row is. Says whether that is done.
-    async fn make_dlq(&self) -> bool {
-        let options = self.parts.outbox.options();
-        let meant = options.topic.as_ref().map(Topic::as_str);
-        let name = match (options.dlq_topic.contains("{topic}"), meant) {
-            (false, _) => options.dlq_topic.clone(),
-            (true, Some(topic)) => options.dlq_of(topic),
-            (true, None) => return true,
-        };
-        let Ok(dlq) = Topic::new(name) else {
-            return true;
-        };
-        match make_dlq(&*self.parts.log, &dlq, options.topic.as_ref()).await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(%error, topic = %dlq, "could not make the topic of dead letters yet");
-                false
-            }
-        }
-    }
-}
-
-/// Makes a topic of dead letters where it is missing: it keeps everything, and has the partitions of the
-/// topic that they were meant for.
-pub(super) async fn make_dlq(
-    log: &dyn Log,
-    dlq: &Topic,
-    meant: Option<&Topic>,
-) -> Result<(), LogError> {
-    match log.describe(dlq).await {
-        Err(LogError::UnknownTopic { .. }) => {}
-        described => return described.map(drop),
-    }
-    let mut config = TopicConfig::default();
-    if let Some(meant) = meant {
-        match log.describe(meant).await {
-            Ok(described) => config.partitions = described.config.partitions,
-            Err(LogError::UnknownTopic { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    log.create_topic(dlq, config).await
 }
