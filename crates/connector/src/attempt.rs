@@ -15,13 +15,14 @@ use tidegate_core::env::CatchPanic;
 use tidegate_core::{Code, Failure, FailureClass};
 use tidegate_log::{Append, Fence, TopicPartition};
 use tokio::sync::mpsc;
+use tracing::Instrument;
 
 use crate::binding::BindingContext;
 use crate::gate::BreakerAnswer;
 use crate::handler::{ConsumedRecord, HandlerAnswer, HandlerFailure, HandlerKind};
 use crate::lanes::{LaneKey, Work};
 use crate::options::{HandOff, PayloadFormat};
-use crate::telemetry;
+use crate::{span, telemetry};
 
 /// How long results may wait for company before they are told.
 const FLUSH_AFTER: Duration = Duration::from_millis(1);
@@ -183,7 +184,8 @@ impl LaneRun {
         let records: Vec<Arc<ConsumedRecord>> =
             good.iter().map(|work| Arc::clone(&work.record)).collect();
         let began = binding.clock.elapsed();
-        let call = CatchPanic(act(records));
+        let span = span::process_batch(&records);
+        let call = CatchPanic(act(records)).instrument(span);
         let answer = binding
             .clock
             .within(binding.options.handler_timeout, call)
@@ -241,7 +243,7 @@ async fn attempt(binding: &BindingContext, work: &mut Work) -> AttemptOutcome {
     work.attempt += 1;
     work.record.begin_attempt(work.attempt);
     let began = binding.clock.elapsed();
-    let call = CatchPanic(act(Arc::clone(&work.record)));
+    let call = CatchPanic(act(Arc::clone(&work.record))).instrument(span::process(&work.record));
     let answer = binding
         .clock
         .within(binding.options.handler_timeout, call)

@@ -22,7 +22,8 @@ use crate::gauges;
 use crate::handler::BoundHandler;
 use crate::ladder::Ladder;
 use crate::lifecycle::{ContainerState, LifecycleCommand};
-use crate::options::{BindingOptions, ConcurrencyMode, DltStrategy, ListenerType};
+use crate::options::{BindingOptions, ConcurrencyMode, DltStrategy, ListenerType, OrderingMode};
+use crate::parked::ParkedStore;
 use crate::signal::StopSignal;
 use crate::status::BindingStatus;
 use crate::{telemetry, topics};
@@ -102,6 +103,13 @@ impl Binding {
                 "the handler takes batches, and `concurrency-mode` is not PARTITION".to_owned(),
             );
         }
+        if self.handler.is_batch() && options.ordering == OrderingMode::KeyOrdered {
+            problems.push(
+                "the handler takes batches, and `ordering-mode` is KEY_ORDERED: a record would be in one \
+                 call with those behind it"
+                    .to_owned(),
+            );
+        }
         let wants_letters = match options.dlt.strategy {
             DltStrategy::AlertAndStore | DltStrategy::Custom => true,
             DltStrategy::StoreOnly | DltStrategy::ScheduledReplay => false,
@@ -123,6 +131,7 @@ pub(crate) struct ConnectorPorts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) host: String,
+    pub(crate) store: Option<Arc<dyn ParkedStore>>,
 }
 
 /// Everything that the consumers of a binding share.
@@ -140,6 +149,7 @@ pub(crate) struct BindingContext {
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) entropy: Mutex<Box<dyn Entropy>>,
     pub(crate) host: String,
+    pub(crate) store: Option<Arc<dyn ParkedStore>>,
     pub(crate) status: Mutex<BindingStatus>,
     limits: Mutex<BTreeMap<Topic, u64>>,
     pub(crate) stop: StopSignal,
@@ -180,7 +190,13 @@ impl RegisteredBinding {
         ports: &ConnectorPorts,
         entropy: Box<dyn Entropy>,
     ) -> Result<Self, ConnectorError> {
-        let problems = binding.problems();
+        let mut problems = binding.problems();
+        if binding.options.ordering == OrderingMode::KeyOrdered && ports.store.is_none() {
+            problems.push(
+                "`ordering-mode` is KEY_ORDERED, and the connector has no store for its records"
+                    .to_owned(),
+            );
+        }
         let Binding {
             options,
             handler,
@@ -202,6 +218,7 @@ impl RegisteredBinding {
             spawn: Arc::clone(&ports.spawn),
             entropy: Mutex::new(entropy),
             host: ports.host.clone(),
+            store: ports.store.clone(),
             status: Mutex::default(),
             limits: Mutex::default(),
             stop: StopSignal::default(),

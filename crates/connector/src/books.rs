@@ -15,12 +15,20 @@ use tidegate_log::{
 };
 
 use crate::hop::RetryHistory;
-use crate::marks::{self, Ranges};
+use crate::marks::Ranges;
 use crate::options::BindingOptions;
+use crate::parked::{ParkedIn, ParkedRow, ParkedStore};
+use crate::progress::{self, CommitNotes};
 
-/// Reads the marks that bindings write beside their offsets.
-#[derive(Debug, Clone, Copy)]
-pub struct CommitMarks;
+/// How often a binding that seems to lack events is looked at.
+const LOOKS: usize = 5;
+
+/// Reads the marks that bindings write beside their offsets, and in their store.
+#[derive(Debug, Clone, Default)]
+pub struct CommitMarks {
+    /// The component, and its store.
+    store: Option<(String, Arc<dyn ParkedStore>)>,
+}
 
 impl SettledMarks for CommitMarks {
     fn settled_above<'a>(
@@ -29,16 +37,52 @@ impl SettledMarks for CommitMarks {
         at: &'a TopicPartition,
         committed: &'a Committed,
     ) -> LogFuture<'a, Vec<(Offset, Offset)>> {
-        let ranges = marks::decode(at, committed.next.0, &committed.metadata).unwrap_or_default();
-        let ranges = ranges
-            .into_iter()
-            .map(|(from, to)| (Offset(from), Offset(to)));
-        let ranges: Vec<(Offset, Offset)> = ranges.collect();
-        Box::pin(async { Ok(ranges) })
+        Box::pin(async move {
+            let (ranges, _) = self.read(at, committed).await?;
+            let ranges = ranges.into_iter();
+            let ranges = ranges.map(|(from, to)| (Offset(from), Offset(to)));
+            Ok(ranges.collect())
+        })
+    }
+}
+
+impl CommitMarks {
+    /// The meaning of a commit's text; without its progress it tells nothing of settled records.
+    async fn read(
+        &self,
+        at: &TopicPartition,
+        committed: &Committed,
+    ) -> Result<(Ranges, CommitNotes), LogError> {
+        let next = committed.next.0;
+        let told = progress::read(at, next, &committed.metadata);
+        let (ranges, notes) = told.unwrap_or_default();
+        let (Some(name), Some((component, store))) = (notes.progress, &self.store) else {
+            return Ok((ranges, notes));
+        };
+        let of = ParkedIn {
+            component: component.clone(),
+            at: at.clone(),
+        };
+        let row = store.progress(&of, name.id).await;
+        let row = row.map_err(|error| LogError::Remote {
+            process: "the store".to_owned(),
+            code: error.code(),
+            why: error.to_string(),
+        })?;
+        let kept = progress::from_row(at, name, row);
+        let ranges = kept.map(|kept| progress::union(&ranges, &kept, next));
+        Ok((ranges.unwrap_or_default(), notes))
     }
 }
 
 impl BindingOptions {
+    /// The group that reads a topic of its records.
+    fn group_of(&self, topic: &Topic) -> Result<GroupName, Failure> {
+        let owned = owned(self)?;
+        let tier = owned.tiers.into_iter().find(|(of, _)| of == topic);
+        Ok(tier.map_or(owned.group, |(_, group)| group))
+    }
+
     /// The groups and topics that its events may be in: the log leaves their books to the binding.
     ///
     /// # Errors
@@ -61,13 +105,68 @@ impl BindingOptions {
 pub struct BindingBooks {
     log: Arc<dyn Log>,
     bindings: Vec<BindingOptions>,
+    store: Option<Arc<dyn ParkedStore>>,
 }
 
 impl BindingBooks {
     /// The books of these bindings on this log.
     #[must_use]
     pub fn new(log: Arc<dyn Log>, bindings: Vec<BindingOptions>) -> Self {
-        Self { log, bindings }
+        Self {
+            log,
+            bindings,
+            store: None,
+        }
+    }
+
+    /// The same with the store that the bindings have.
+    #[must_use]
+    pub fn with_store(mut self, store: Option<Arc<dyn ParkedStore>>) -> Self {
+        self.store = store;
+        self
+    }
+
+    fn marks(&self, options: &BindingOptions) -> CommitMarks {
+        let store = self.store.clone();
+        CommitMarks {
+            store: store.map(|store| (options.component_name(), store)),
+        }
+    }
+
+    /// The postings of the store, and the events that are parked in it: their offsets are committed, and no commit
+    /// gave them up.
+    async fn parked(&self, options: &BindingOptions) -> Result<(Books, Vec<EventId>), Failure> {
+        let Some(store) = &self.store else {
+            return Ok((Books::default(), Vec::new()));
+        };
+        let counted = store.count(&options.component_name()).await;
+        let counted = counted.map_err(Failure::from)?;
+        let mut parked = Vec::new();
+        let mut told: Option<(TopicPartition, i64, Ranges, CommitNotes)> = None;
+        for (at, offset, id) in counted.rows {
+            if told.as_ref().is_none_or(|(of, ..)| *of != at) {
+                let group = options.group_of(&at.topic)?;
+                let held = self
+                    .log
+                    .committed(&group, std::slice::from_ref(&at))
+                    .await?;
+                let held = held.into_iter().next().flatten();
+                let (next, (ranges, notes)) = match &held {
+                    Some(held) => (held.next.0, self.marks(options).read(&at, held).await?),
+                    None => (i64::MIN, Default::default()),
+                };
+                told = Some((at.clone(), next, ranges, notes));
+            }
+            let Some((_, next, ranges, notes)) = &told else {
+                continue;
+            };
+            let below = ranges.range(..=offset.0).next_back();
+            let is_committed = offset.0 < *next || below.is_some_and(|(_, to)| offset.0 < *to);
+            if is_committed && !notes.given_up.contains(&offset.0) {
+                parked.push(id);
+            }
+        }
+        Ok((counted.books, parked))
     }
 
     /// Where the events of each binding are by its books.
@@ -78,10 +177,9 @@ impl BindingBooks {
         let mut accounts = Vec::new();
         for options in &self.bindings {
             let owned = owned(options)?;
-            match owned
-                .account(&*self.log, &CommitMarks, &Books::default())
-                .await
-            {
+            let (store, _) = self.parked(options).await?;
+            let marks = self.marks(options);
+            match owned.account(&*self.log, &marks, &store).await {
                 Ok(account) => accounts.push(account),
                 // A binding that never started has no topics yet.
                 Err(LogError::UnknownTopic { .. }) => {}
@@ -98,13 +196,28 @@ impl BindingBooks {
     pub async fn audit(&self) -> Result<Vec<Audited>, Failure> {
         let mut audited = Vec::new();
         for options in &self.bindings {
-            match owned(options)?.audit(&*self.log, &CommitMarks).await {
-                Ok(audit) => audited.push(audit.audited()),
-                Err(LogError::UnknownTopic { .. }) => {}
-                Err(error) => return Err(error.into()),
+            let mut look = 1;
+            while let Some(found) = self.audit_one(options).await? {
+                // Log and store are read one after the other; a difference that moves is looked at again.
+                if found.missing.is_empty() || self.store.is_none() || look == LOOKS {
+                    audited.push(found);
+                    break;
+                }
+                look += 1;
             }
         }
         Ok(audited)
+    }
+
+    async fn audit_one(&self, options: &BindingOptions) -> Result<Option<Audited>, Failure> {
+        let marks = self.marks(options);
+        let audit = match owned(options)?.audit(&*self.log, &marks).await {
+            Ok(audit) => audit,
+            Err(LogError::UnknownTopic { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let (books, parked) = self.parked(options).await?;
+        Ok(Some(audit.with_store(&books, parked).audited()))
     }
 
     /// Where a binding has an event that left its topic: in a tier, with its attempts and its time, or among
@@ -130,8 +243,14 @@ impl BindingBooks {
         let mut seen = Vec::new();
         for (tier, (topic, group)) in options.tier_indexes().zip(&owned.tiers) {
             for (at, stored) in self.copies(options, topic, id).await? {
-                let is_settled = self.is_settled(group, &at, stored.offset).await?;
+                let is_settled = self.is_settled(options, group, &at, stored.offset).await?;
                 seen.push(in_tier(options, &name, tier, &at, &stored, is_settled));
+            }
+        }
+        if let Some(store) = &self.store {
+            let rows = store.find(&name, id).await;
+            for (at, row) in rows.map_err(Failure::from)? {
+                seen.extend(self.in_store(options, &name, at, &row).await?);
             }
         }
         if let Some(letters) = &owned.dead_letters {
@@ -145,6 +264,48 @@ impl BindingBooks {
             location.place = Place::Retrying;
         }
         Ok(seen)
+    }
+
+    /// A row of the store, if its record is parked: what it waits for, and until when.
+    async fn in_store(
+        &self,
+        options: &BindingOptions,
+        name: &str,
+        at: TopicPartition,
+        row: &ParkedRow,
+    ) -> Result<Option<EventLocation>, Failure> {
+        let (Some(store), group) = (&self.store, options.group_of(&at.topic)?) else {
+            return Ok(None);
+        };
+        if !self.is_settled(options, &group, &at, row.offset).await? {
+            return Ok(None);
+        }
+        let of = ParkedIn {
+            component: name.to_owned(),
+            at,
+        };
+        let all = store.rows(&of, -1).await;
+        let all = all.map_err(Failure::from)?;
+        let key = row.record.key.as_ref();
+        let first = all
+            .iter()
+            .find(|other| key.is_some() && other.record.key.as_ref() == key);
+        let behind = first.filter(|first| first.offset < row.offset);
+        let history = RetryHistory::read(&of.at, &stored(row), row.tier);
+        let details = json!({
+            "topic": of.at.topic, "partition": of.at.partition, "offset": row.offset, "tier": row.tier,
+            "delivery": row.delivery, "due": iso_time(row.due_ms),
+            "waits-for": match (behind, &row.target) {
+                (Some(behind), _) => format!("offset {} of its key", behind.offset),
+                (None, Some(topic)) => format!("room in `{topic}`"),
+                (None, None) => "its time".to_owned(),
+            },
+        });
+        Ok(Some(EventLocation {
+            at: history.handed_ms.and_then(iso_time),
+            attempts: Some(history.attempts),
+            ..EventLocation::new(name, Place::Parked, details)
+        }))
     }
 
     /// The copies of an event that this binding wrote to a topic.
@@ -183,6 +344,7 @@ impl BindingBooks {
 
     async fn is_settled(
         &self,
+        options: &BindingOptions,
         group: &GroupName,
         at: &TopicPartition,
         offset: Offset,
@@ -191,11 +353,18 @@ impl BindingBooks {
         let Some(held) = held.into_iter().next().flatten() else {
             return Ok(false);
         };
-        let ranges: Ranges = marks::decode(at, held.next.0, &held.metadata).unwrap_or_default();
+        let (ranges, _) = self.marks(options).read(at, &held).await?;
         let is_marked = ranges
             .iter()
             .any(|(from, to)| (*from..*to).contains(&offset.0));
         Ok(offset < held.next || is_marked)
+    }
+}
+
+fn stored(row: &ParkedRow) -> StoredRecord {
+    StoredRecord {
+        offset: row.offset,
+        record: row.record.clone(),
     }
 }
 

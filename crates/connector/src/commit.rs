@@ -15,8 +15,11 @@ use tidegate_log::{
 };
 
 use crate::lanes::{PartitionWork, SettledRecord};
-use crate::marks;
+use crate::marks::{EncodedMarks, Ranges};
 use crate::options::HandOff;
+use crate::parked::{ParkedIn, ParkedStore, ProgressRow};
+use crate::planted_bugs::{PlantedBug, is};
+use crate::progress::{self, CommitNotes, NamedProgress};
 
 /// Bytes of hand-offs in one commit; a single record may be larger.
 const MAX_HAND_OFF_BYTES: usize = 8 * 1024 * 1024;
@@ -38,6 +41,10 @@ pub(crate) struct CommitPart {
     pub(crate) next: i64,
     pub(crate) text: String,
     pub(crate) taken: BTreeMap<i64, SettledRecord>,
+    /// Parked rows that leave by this commit.
+    pub(crate) leaving: BTreeMap<i64, SettledRecord>,
+    /// The progress in the store that it names.
+    pub(crate) progress: Option<NamedProgress>,
 }
 
 /// A commit that is to be made.
@@ -45,6 +52,8 @@ pub(crate) struct CommitPart {
 pub(crate) struct CommitPlan {
     pub(crate) parts: Vec<CommitPart>,
     pub(crate) commit: Commit,
+    /// Progress that the store must have first.
+    pub(crate) progress: Vec<(ParkedIn, ProgressRow)>,
 }
 
 impl CommitPlan {
@@ -54,30 +63,39 @@ impl CommitPlan {
         partitions: impl Iterator<Item = &'a mut PartitionWork>,
         scope: CommitScope,
         is_idle: impl Fn(&PartitionWork) -> bool,
+        mut new_id: impl FnMut() -> i64,
     ) -> Option<Self> {
         let mut commit = Commit::default();
         let mut parts = Vec::new();
+        let mut progress = Vec::new();
         let mut room = MAX_HAND_OFF_BYTES;
         for partition in partitions {
             let excluded = excluded(partition, scope, &mut room, commit.appends.is_empty());
-            let Some(part) = take(partition, &excluded, is_idle(partition)) else {
+            let leaving = leaving(partition, scope, &mut room, commit.appends.is_empty());
+            let idle = is_idle(partition);
+            let taken = take(partition, &excluded, leaving, idle, &mut new_id);
+            let Some((part, row)) = taken else {
                 continue;
             };
-            let taken = part.taken.values();
-            commit
-                .appends
-                .extend(taken.flat_map(|settled| settled.appends.iter().cloned()));
+            progress.extend(row);
+            let settled = || part.taken.values().chain(part.leaving.values());
+            let appends = settled().flat_map(|settled| settled.appends.iter().cloned());
+            commit.appends.extend(appends);
             commit.offsets.push(OffsetCommit {
                 at: part.at.clone(),
                 fence: part.fence,
                 next: Offset(part.next),
                 metadata: part.text.clone(),
-                postings: moves(part.taken.values()),
+                postings: moves(settled()),
             });
             parts.push(part);
         }
         let is_something = !parts.is_empty();
-        is_something.then_some(Self { parts, commit })
+        is_something.then_some(Self {
+            parts,
+            commit,
+            progress,
+        })
     }
 
     /// Whether it writes records.
@@ -113,15 +131,45 @@ fn excluded(
             is_first = false;
         }
     }
+    // Where keys are ordered, nothing settles before a record in front of it.
+    let is_ordered = partition.is_ordered();
+    if let Some(first) = excluded.first().copied().filter(|_| is_ordered) {
+        excluded.extend(partition.pending.range(first..).map(|(offset, _)| *offset));
+    }
     excluded
+}
+
+/// The parked rows of a partition that leave by the commit.
+fn leaving(
+    partition: &mut PartitionWork,
+    scope: CommitScope,
+    room: &mut usize,
+    is_first: bool,
+) -> BTreeMap<i64, SettledRecord> {
+    let Some(park) = partition.park.as_mut() else {
+        return BTreeMap::new();
+    };
+    let mut is_first = is_first;
+    park.take_leaving(|settled| {
+        let records = settled.appends.iter();
+        let size: usize = records.map(|append| append.record.size()).sum();
+        let fits = scope == CommitScope::Everything && (size <= *room || is_first);
+        if fits {
+            *room = room.saturating_sub(size);
+            is_first = false;
+        }
+        fits
+    })
 }
 
 /// Takes what can be committed out of a partition.
 fn take(
     partition: &mut PartitionWork,
     excluded: &BTreeSet<i64>,
+    leaving: BTreeMap<i64, SettledRecord>,
     is_idle: bool,
-) -> Option<CommitPart> {
+    new_id: &mut impl FnMut() -> i64,
+) -> Option<(CommitPart, Option<(ParkedIn, ProgressRow)>)> {
     let reopened;
     let tracker = if excluded.is_empty() {
         &partition.tracker
@@ -133,13 +181,26 @@ fn take(
         reopened = copy;
         &reopened
     };
-    let next = tracker.next();
-    let marks = marks::encode(&partition.at, next, &tracker.ahead(), MAX_METADATA);
+    let next = if is(PlantedBug::CommitBeforeHandling) {
+        tracker.end()
+    } else if is(PlantedBug::OffsetOffByOne) {
+        tracker.end().min(tracker.next() + 1)
+    } else if is(PlantedBug::CommitPastGap) {
+        let ahead = tracker.ahead();
+        ahead.last_key_value().map_or(tracker.next(), |(_, to)| *to)
+    } else {
+        tracker.next()
+    };
+    let CommitText {
+        marks,
+        progress,
+        row,
+    } = text(partition, next, &tracker.ahead(), &leaving, new_id);
     let held = partition.committed.as_ref();
     let is_known = held.is_some_and(|(held, text)| *held == next && *text == marks.text);
     // A group that has committed nothing yet and settled nothing has nothing to say.
     let is_untouched = held.is_none() && next == tracker.position() && marks.text.is_empty();
-    if (is_known || is_untouched) && !(is_idle && held.is_some()) {
+    if leaving.is_empty() && (is_known || is_untouched) && !(is_idle && held.is_some()) {
         return None;
     }
     let limit = marks.cut_at.unwrap_or(i64::MAX).max(next);
@@ -153,13 +214,69 @@ fn take(
         .into_iter()
         .filter_map(|offset| Some((offset, partition.pending.remove(&offset)?)))
         .collect();
-    Some(CommitPart {
+    let part = CommitPart {
         at: partition.at.clone(),
         fence: partition.fence,
         next,
         text: marks.text,
         taken,
-    })
+        leaving,
+        progress,
+    };
+    Some((part, row))
+}
+
+/// The text of a commit, and the progress that it names.
+struct CommitText {
+    marks: EncodedMarks,
+    progress: Option<NamedProgress>,
+    /// A row that the store must have first.
+    row: Option<(ParkedIn, ProgressRow)>,
+}
+
+/// Settled records go into the text. Those that do not fit are in the store's progress, if there is a store.
+fn text(
+    partition: &PartitionWork,
+    next: i64,
+    settled: &Ranges,
+    leaving: &BTreeMap<i64, SettledRecord>,
+    new_id: &mut impl FnMut() -> i64,
+) -> CommitText {
+    let at = &partition.at;
+    let park = partition.park.as_ref();
+    let mut notes = CommitNotes::default();
+    notes
+        .given_up
+        .extend(park.iter().flat_map(|park| park.given_up.iter()));
+    notes.given_up.extend(leaving.keys());
+    let marks = progress::write(at, next, settled, &notes, MAX_METADATA);
+    let (Some(park), true) = (park, marks.cut_at.is_some()) else {
+        return CommitText {
+            marks,
+            progress: None,
+            row: None,
+        };
+    };
+    if let Some(known) = &park.progress {
+        notes.progress = Some(known.name);
+        let rest = progress::beyond(settled, &known.ranges);
+        let marks = progress::write(at, next, &rest, &notes, MAX_METADATA);
+        if marks.cut_at.is_none() {
+            return CommitText {
+                marks,
+                progress: Some(known.clone()),
+                row: None,
+            };
+        }
+    }
+    let (row, name) = progress::to_row(at, new_id(), next, settled);
+    notes.progress = Some(name);
+    let ranges = Arc::new(settled.clone());
+    CommitText {
+        marks: progress::write(at, next, &Ranges::new(), &notes, MAX_METADATA),
+        progress: Some(NamedProgress { name, ranges }),
+        row: Some((park.of.clone(), row)),
+    }
 }
 
 /// The postings of settled records.
@@ -190,6 +307,7 @@ pub(crate) struct Committer {
     pub(crate) group: GroupName,
     pub(crate) hand_off: HandOff,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) store: Option<Arc<dyn ParkedStore>>,
 }
 
 /// A commit that was not made.
@@ -202,8 +320,25 @@ pub(crate) struct FailedCommit {
 
 impl Committer {
     /// Makes a commit, and finds out whether it was made when no answer came.
-    pub(crate) async fn make(self, mut commit: Commit) -> Result<(), FailedCommit> {
+    pub(crate) async fn make(
+        self,
+        mut commit: Commit,
+        progress: Vec<(ParkedIn, ProgressRow)>,
+    ) -> Result<(), FailedCommit> {
         let mut is_handed_off = false;
+        if let Some(store) = &self.store {
+            for (of, row) in &progress {
+                let written = store.put_progress(of, row).await;
+                written.map_err(|error| FailedCommit {
+                    error: LogError::Remote {
+                        process: "the store".to_owned(),
+                        code: error.code(),
+                        why: error.to_string(),
+                    },
+                    is_handed_off,
+                })?;
+            }
+        }
         if self.hand_off == HandOff::AtLeastOnce && !commit.appends.is_empty() {
             let appends: Vec<Append> = std::mem::take(&mut commit.appends);
             let written = self.log.append(appends).await;

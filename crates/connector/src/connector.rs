@@ -15,6 +15,7 @@ use crate::books::BindingBooks;
 use crate::error::ConnectorError;
 use crate::lifecycle::ContainerState;
 use crate::options::BindingOptions;
+use crate::parked::ParkedStore;
 
 /// The bindings of a process, and everything that can be asked of them.
 ///
@@ -83,11 +84,30 @@ impl Connector {
             clock: Arc::clone(&env.clock),
             spawn: Arc::clone(&env.spawn),
             host: host.to_owned(),
+            store: None,
         };
         Self {
             inner: Arc::new(Inner {
                 ports,
                 entropy: env.entropy,
+                bindings: Mutex::default(),
+                is_stopping: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// The same with a store, which bindings with ordered keys need. Others keep what fits nowhere else in it.
+    /// Registered bindings are those of a new connector: none.
+    #[must_use]
+    pub fn with_store(self, store: Arc<dyn ParkedStore>) -> Self {
+        let ports = ConnectorPorts {
+            store: Some(store),
+            ..self.inner.ports.clone()
+        };
+        Self {
+            inner: Arc::new(Inner {
+                ports,
+                entropy: self.inner.entropy.fork("with-store"),
                 bindings: Mutex::default(),
                 is_stopping: AtomicBool::new(false),
             }),
@@ -224,7 +244,8 @@ impl Connector {
             .iter()
             .map(|binding| binding.options().clone())
             .collect();
-        BindingBooks::new(Arc::clone(&self.inner.ports.log), options)
+        let ports = &self.inner.ports;
+        BindingBooks::new(Arc::clone(&ports.log), options).with_store(ports.store.clone())
     }
 
     /// All bindings, by name.

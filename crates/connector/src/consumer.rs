@@ -5,15 +5,17 @@
 //! else's by now changes nothing.
 
 mod assign;
+mod copies;
+mod park;
 mod results;
 mod settle;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::BoxFuture;
-use tidegate_core::{Backoff, Classify, EventId, GroupName, Offset, Partition, TierIndex, Topic};
+use tidegate_core::{Backoff, Classify, GroupName, Offset, Partition, TierIndex, Topic};
 use tidegate_log::{Join, LogError, Session, TopicPartition};
 use tokio::sync::{mpsc, oneshot};
 
@@ -23,6 +25,10 @@ use crate::commit::{CommitPart, CommitPlan, CommitScope, Committer, FailedCommit
 use crate::handler::ConsumerName;
 use crate::lanes::{LaneKey, PartitionWork, RunningLane, Work};
 use crate::options::ConcurrencyMode;
+use crate::parked::PartitionPark;
+use crate::planted_bugs::{PlantedBug, is};
+use copies::RecentCopies;
+use park::{StoreCallUnderWay, answered};
 
 /// Bytes of records that a consumer of the main topic holds per partition.
 const MAX_HELD_BYTES: usize = 16 * 1024 * 1024;
@@ -162,35 +168,6 @@ struct CommitTrouble {
     tries_without: bool,
 }
 
-/// The copies that a tier has seen lately, by event and delivery.
-#[derive(Debug, Default)]
-struct RecentCopies {
-    seen: BTreeSet<(EventId, u32)>,
-    order: VecDeque<(EventId, u32)>,
-}
-
-/// Copies that are remembered.
-const MAX_COPIES: usize = 10_000;
-
-impl RecentCopies {
-    /// A copy is settled, and that is committed. Before that it may come again.
-    fn remember(&mut self, event: EventId, delivery: u32) {
-        if self.seen.insert((event, delivery)) {
-            self.order.push_back((event, delivery));
-        }
-        if self.order.len() > MAX_COPIES
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.seen.remove(&oldest);
-        }
-    }
-
-    /// Whether a copy of this delivery was settled before.
-    fn has(&self, event: EventId, delivery: u32) -> bool {
-        self.seen.contains(&(event, delivery))
-    }
-}
-
 /// One member of a group and its partitions.
 struct Consumer {
     binding: Arc<BindingContext>,
@@ -213,6 +190,9 @@ struct Consumer {
     poll_after: Duration,
     /// Copies that a tier has seen, for hand-offs that are made at least once.
     copies: RecentCopies,
+    store_call: Option<StoreCallUnderWay>,
+    /// The partition that the store was last asked about.
+    store_turn: Option<TopicPartition>,
 }
 
 impl Consumer {
@@ -228,6 +208,7 @@ impl Consumer {
             group: seat.group.clone(),
             hand_off: binding.options.hand_off,
             clock: Arc::clone(&binding.clock),
+            store: binding.store.clone(),
         };
         Self {
             binding,
@@ -248,6 +229,8 @@ impl Consumer {
             stop_by: None,
             poll_after: Duration::ZERO,
             copies: RecentCopies::default(),
+            store_call: None,
+            store_turn: None,
         }
     }
 
@@ -266,6 +249,7 @@ impl Consumer {
             self.hand_back().await;
             self.begin_runs();
             self.begin_commit();
+            self.begin_store_call();
             if let Some(end) = self.let_go().await {
                 return end;
             }
@@ -287,6 +271,11 @@ impl Consumer {
                 made = made(&mut self.commit) => if let Some(end) = self.on_commit(made) {
                     return end;
                 },
+                (call, answer) = answered(&mut self.store_call) => {
+                    if let Some(end) = self.on_store(call, answer) {
+                        return end;
+                    }
+                }
                 Some(report) = self.reports.recv() => {
                     self.on_report(report);
                     while let Ok(report) = self.reports.try_recv() {
@@ -310,7 +299,9 @@ impl Consumer {
             && entry.key().0 <= now
         {
             let (at, key) = entry.remove();
-            self.make_ready(&at, &key);
+            if !is(PlantedBug::LostWakeUp) {
+                self.make_ready(&at, &key);
+            }
         }
         let flows = self.binding.gate.flows();
         let budget = self.binding.options.poll_budget();
@@ -353,6 +344,9 @@ impl Consumer {
             until(self.commit_due.filter(|_| self.trouble.is_none()));
         }
         for partition in self.partitions.values() {
+            if self.store_call.is_none() {
+                until(partition.park.as_ref().map(PartitionPark::wakes_at));
+            }
             until(partition.let_go_by);
             until(Some(partition.committed_at + IDLE_COMMIT));
             let batch = partition.batch.filter(|_| !partition.is_handing_back);
@@ -377,7 +371,9 @@ impl Consumer {
             let Some(partition) = self.partitions.get_mut(&at) else {
                 continue;
             };
-            let is_stopping = partition.let_go_by.is_some() || partition.is_handing_back;
+            let is_stopping = partition.let_go_by.is_some()
+                || partition.is_handing_back
+                || !partition.may_begin(&key, now, &binding.options);
             let Some(lane) = partition.lanes.get_mut(&key) else {
                 continue;
             };
@@ -477,7 +473,9 @@ impl Consumer {
                 CommitScope::Everything
             }
         };
-        let plan = CommitPlan::of(self.partitions.values_mut(), scope, is_idle);
+        let binding = Arc::clone(&self.binding);
+        let new_id = || i64::try_from(binding.entropy.lock().next_u64() >> 1).unwrap_or(0);
+        let plan = CommitPlan::of(self.partitions.values_mut(), scope, is_idle, new_id);
         let Some(plan) = plan else {
             if scope == CommitScope::Everything {
                 self.commit_due = None;
@@ -490,9 +488,13 @@ impl Consumer {
         };
         self.commit_due = None;
         let has_hand_offs = plan.has_hand_offs();
-        let CommitPlan { parts, commit, .. } = plan;
+        let CommitPlan {
+            parts,
+            commit,
+            progress,
+        } = plan;
         self.commit = Some(CommitUnderWay {
-            future: Box::pin(self.committer.clone().make(commit)),
+            future: Box::pin(self.committer.clone().make(commit, progress)),
             parts,
             has_hand_offs,
         });
@@ -516,11 +518,17 @@ impl Consumer {
         let (mut hold, mut let_on) = (Vec::new(), Vec::new());
         for (at, partition) in &mut self.partitions {
             let reach = partition.tracker.reach();
-            let is_full =
-                partition.queued >= limit || partition.queued_bytes >= bytes || reach >= ahead;
+            let waits = partition.park.as_ref().is_some_and(|park| {
+                !park.is_open() || park.is_full(options.key_ordered.max_parked, limit)
+            });
+            let is_full = partition.queued >= limit
+                || partition.queued_bytes >= bytes
+                || reach >= ahead
+                || waits;
             let has_room = partition.queued < limit.div_ceil(2)
                 && partition.queued_bytes <= bytes / 2
-                && reach < ahead;
+                && reach < ahead
+                && !waits;
             if is_full && !partition.is_held_back {
                 partition.is_held_back = true;
                 hold.push(at.clone());

@@ -7,7 +7,7 @@ use tidegate_core::{AttemptFacts, Decision, FailureClass, PauseReason, decide};
 
 use crate::classify::{Classified, ExceptionRouting};
 use crate::ladder::{Ladder, Rung};
-use crate::options::{BatchFailureStrategy, OrderingMode, StrictExhausted};
+use crate::options::{BatchFailureStrategy, KeyExhausted, OrderingMode, StrictExhausted};
 
 /// The facts about a record whose attempt failed.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +30,7 @@ pub(crate) struct RecordFacts<'a> {
     pub(crate) ladder: &'a Ladder,
     pub(crate) ordering: OrderingMode,
     pub(crate) strict_exhausted: StrictExhausted,
+    pub(crate) key_exhausted: KeyExhausted,
     /// Of a batch listener.
     pub(crate) batch_failure: BatchFailureStrategy,
 }
@@ -42,6 +43,10 @@ pub(crate) enum RecordDecision {
     RetryIn(Duration),
     /// Hand it to a tier.
     Tier(Rung),
+    /// Keep it in the store until the delay of this rung is over.
+    Park(Rung),
+    /// Keep it in the store until somebody gives it up, or the binding starts anew.
+    Block,
     /// Hand it to the dead letters.
     DeadLetter(Reason),
     /// Keep it until this reason is gone.
@@ -85,9 +90,11 @@ pub(crate) fn route(facts: &RecordFacts<'_>) -> RecordDecision {
     };
     let is_kept =
         facts.ordering == OrderingMode::Strict && facts.strict_exhausted == StrictExhausted::Pause;
+    let is_ordered = facts.ordering == OrderingMode::KeyOrdered;
     let exhausted = match rung {
         Some(rung) => Decision::Tier(rung.tier),
         None if is_kept => Decision::Pause(PauseReason::Operator),
+        None if is_ordered && facts.key_exhausted == KeyExhausted::BlockKey => Decision::Park,
         None => Decision::GIVE_UP,
     };
     let attempts = match facts.classified.is_retried_in_memory {
@@ -105,13 +112,13 @@ pub(crate) fn route(facts: &RecordFacts<'_>) -> RecordDecision {
     });
     match (decision, rung) {
         (Decision::RetryIn(wait), _) => RecordDecision::RetryIn(wait),
+        (Decision::Tier(_), Some(rung)) if is_ordered => RecordDecision::Park(rung),
         (Decision::Tier(_), Some(rung)) => RecordDecision::Tier(rung),
+        (Decision::Park, _) => RecordDecision::Block,
         (Decision::DeadLetter(reason), _) => RecordDecision::DeadLetter(reason),
         (Decision::Pause(reason), _) => RecordDecision::Keep(reason),
         // Nothing above asks for these; keeping the record loses nothing.
-        (Decision::Tier(_) | Decision::Settle | Decision::Park, _) => {
-            RecordDecision::Keep(PauseReason::Operator)
-        }
+        (Decision::Tier(_) | Decision::Settle, _) => RecordDecision::Keep(PauseReason::Operator),
     }
 }
 
@@ -140,6 +147,7 @@ mod tests {
             ladder,
             ordering: OrderingMode::RelaxedInRetry,
             strict_exhausted: StrictExhausted::DeadLetter,
+            key_exhausted: KeyExhausted::DeadLetter,
             batch_failure: BatchFailureStrategy::SeekToFailed,
         }
     }
@@ -262,6 +270,37 @@ mod tests {
             ..strict
         };
         assert_eq!(route(&keeps), RecordDecision::Keep(PauseReason::Operator));
+    }
+
+    #[test]
+    fn c33_ordered_keys_wait_in_the_store() {
+        let ladder = Ladder(vec![2, 1]);
+        let ordered = RecordFacts {
+            attempt: 3,
+            ordering: OrderingMode::KeyOrdered,
+            ..facts(&ladder)
+        };
+        assert_eq!(route(&ordered), RecordDecision::Park(rung(1, 1)));
+        let last = RecordFacts {
+            rung: rung(2, 1),
+            ..ordered
+        };
+        let gives_up = RecordDecision::DeadLetter(Reason::RetriesExhausted);
+        assert_eq!(route(&last), gives_up);
+        let blocks = RecordFacts {
+            key_exhausted: KeyExhausted::BlockKey,
+            ..last
+        };
+        assert_eq!(route(&blocks), RecordDecision::Block);
+        let never = RecordFacts {
+            classified: Classified {
+                routing: ExceptionRouting::DeadLetter,
+                is_retried_in_memory: false,
+            },
+            ..blocks
+        };
+        let at_once = RecordDecision::DeadLetter(Reason::NonRetryable);
+        assert_eq!(route(&never), at_once);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use tidegate_log::StartAt;
 use crate::classify::ClassifierCodes;
 use crate::options::{
     AckMode, BatchFailureStrategy, BindingOptions, BreakerOptions, ConcurrencyMode, DltOptions,
-    DltStrategy, DltVerify, HandOff, ListenerType, OrderingMode, PayloadFormat, RetryOptions,
-    StrictExhausted, Tier0Options, TierOptions,
+    DltStrategy, DltVerify, HandOff, KeyExhausted, KeyOrderedOptions, ListenerType, OrderingMode,
+    PayloadFormat, RetryOptions, StrictExhausted, Tier0Options, TierOptions,
 };
 
 #[derive(Deserialize)]
@@ -46,6 +46,7 @@ struct RawBinding {
     batch_failure_strategy: BatchFailureStrategy,
     ordering_mode: OrderingMode,
     strict: RawStrict,
+    key_ordered: RawKeyOrdered,
     #[serde(with = "millis")]
     stall_alarm: Duration,
     max_in_flight: usize,
@@ -67,6 +68,13 @@ enum RawStart {
 #[serde(rename_all = "kebab-case")]
 struct RawStrict {
     on_exhausted: StrictExhausted,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct RawKeyOrdered {
+    on_exhausted: KeyExhausted,
+    max_parked: usize,
 }
 
 #[derive(Deserialize)]
@@ -195,6 +203,10 @@ impl RawBinding {
             batch_failure: self.batch_failure_strategy,
             ordering: self.ordering_mode,
             strict_exhausted: self.strict.on_exhausted,
+            key_ordered: KeyOrderedOptions {
+                exhausted: self.key_ordered.on_exhausted,
+                max_parked: self.key_ordered.max_parked,
+            },
             stall_alarm: self.stall_alarm,
             max_in_flight: self.max_in_flight,
             max_ahead: self.max_ahead,
@@ -299,13 +311,7 @@ mod tests {
     }
 
     /// Keys that are read by somebody else, or only warned about.
-    const ELSEWHERE: [&str; 5] = [
-        "handler.",
-        "key-ordered.",
-        "idempotency.",
-        "dlt.replay.",
-        "dlt.handler.",
-    ];
+    const ELSEWHERE: [&str; 4] = ["handler.", "idempotency.", "dlt.replay.", "dlt.handler."];
 
     #[test]
     fn every_key_of_a_binding_changes_an_option() {
@@ -333,6 +339,7 @@ mod tests {
                 "batch-failure-strategy" => "DLQ_AND_CONTINUE",
                 "ordering-mode" => "STRICT",
                 "strict.on-exhausted" => "pause",
+                "key-ordered.on-exhausted" => "block-key",
                 "dlt.strategy" => "ALERT_AND_STORE",
                 "dlt.verify" => "fail",
                 "cluster" => continue,

@@ -12,6 +12,7 @@ use tidegate_core::env::Clock;
 use tidegate_core::{Mutex, PauseReason, PauseReasons};
 
 use crate::options::BreakerOptions;
+use crate::planted_bugs::{PlantedBug, is};
 use crate::signal::ChangeSignal;
 use crate::telemetry;
 
@@ -257,6 +258,9 @@ impl BindingGate {
             BreakerState::HalfOpen | BreakerState::Closed => {
                 tracing::info!(binding = self.binding, %from, %to, "the breaker changed");
                 state.reasons.remove(PauseReason::Breaker);
+                if is(PlantedBug::ResumesForAll) {
+                    state.reasons = PauseReasons::default();
+                }
             }
         }
         telemetry::breaker(&self.binding, to);

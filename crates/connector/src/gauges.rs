@@ -18,6 +18,9 @@ pub(crate) async fn watch(binding: Arc<BindingContext>) {
         loop {
             // A log that does not answer is told by the consumers.
             look(&binding).await.ok();
+            if let Some(store) = &binding.store {
+                store.fold(&binding.options.component_name()).await.ok();
+            }
             binding.clock.sleep(LOOK_EVERY).await;
         }
     };

@@ -8,6 +8,7 @@ use tidegate_core::{DeadLetter, EventId, Failure, GroupName, Offset, Partition, 
 use tidegate_log::{Headers, Record, StoredRecord, TopicPartition};
 
 use crate::ladder::Rung;
+use crate::planted_bugs::{PlantedBug, is};
 
 /// The history of a record before this delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +119,11 @@ impl RetryHistory {
         }
         add(name::GROUP, group.to_string());
         headers.extend(self.trail.iter().flat_map(TierFailure::to_headers));
-        with_headers(record, &headers)
+        let mut record = with_headers(record, &headers);
+        if is(PlantedBug::EmptiedTombstone) {
+            record.value.get_or_insert_default();
+        }
+        record
     }
 
     /// The record for the dead letter topic.

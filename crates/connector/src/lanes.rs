@@ -13,12 +13,14 @@ use tidegate_core::books::Place;
 use tidegate_core::dead_letter::Reason;
 use tidegate_core::env::Task;
 use tidegate_core::{EventId, Failure};
-use tidegate_log::{Append, Fence, TopicPartition};
+use tidegate_log::{Append, Batch, Fence, TopicPartition};
 
 use crate::handler::ConsumedRecord;
 use crate::hop::RetryHistory;
 use crate::marks::Ranges;
 use crate::options::ConcurrencyMode;
+use crate::parked::PartitionPark;
+use crate::planted_bugs::{PlantedBug, is};
 use crate::tracker::OffsetTracker;
 
 /// A record in hand.
@@ -33,6 +35,8 @@ pub(crate) struct Work {
     pub(crate) due: Option<DueTime>,
     /// The last failure, for an operator who gives it up.
     pub(crate) failure: Option<Box<Failure>>,
+    /// Whether it is a row of the store.
+    pub(crate) is_parked: bool,
 }
 
 impl Work {
@@ -64,6 +68,9 @@ pub(crate) struct DueTime {
 impl DueTime {
     /// How long to wait still; nothing when it is due.
     pub(crate) fn wait(self, now_ms: u64, elapsed: Duration) -> Duration {
+        if is(PlantedBug::EarlyTier) {
+            return Duration::ZERO;
+        }
         let by_wall = Duration::from_millis(self.at_ms.saturating_sub(now_ms));
         by_wall.min(self.at_latest.saturating_sub(elapsed))
     }
@@ -75,9 +82,21 @@ pub(crate) enum LaneKey {
     Partition,
     Key(Bytes),
     Record(i64),
+    /// Parked records of a key.
+    ParkedKey(Bytes),
+    /// A parked record without a key.
+    ParkedRecord(i64),
 }
 
 impl LaneKey {
+    /// Of rows of the store.
+    pub(crate) fn is_parked(&self) -> bool {
+        match self {
+            Self::ParkedKey(_) | Self::ParkedRecord(_) => true,
+            Self::Partition | Self::Key(_) | Self::Record(_) => false,
+        }
+    }
+
     fn of(mode: ConcurrencyMode, record: &ConsumedRecord) -> Self {
         match (mode, record.key()) {
             (ConcurrencyMode::Partition, _) => Self::Partition,
@@ -149,6 +168,10 @@ pub(crate) struct PartitionWork {
     pub(crate) committed_at: Duration,
     /// Since when the committed offset stands still with records in hand.
     pub(crate) standing_since: Duration,
+    /// Its rows in the store, if there is a store.
+    pub(crate) park: Option<PartitionPark>,
+    /// Records that came before its progress was read.
+    pub(crate) early: Vec<Batch>,
 }
 
 impl PartitionWork {
@@ -177,14 +200,67 @@ impl PartitionWork {
             committed,
             committed_at: now,
             standing_since: now,
+            park: None,
+            early: Vec::new(),
         }
+    }
+
+    /// Whether the records of its keys settle in their order.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.park.as_ref().is_some_and(PartitionPark::is_ordered)
+    }
+
+    /// Records of lanes that came from the log count as queued.
+    fn count_in(&mut self, key: &LaneKey, count: usize, bytes: usize) {
+        if !key.is_parked() {
+            self.queued += count;
+            self.queued_bytes += bytes;
+        }
+    }
+
+    fn count_out(&mut self, work: &Work) {
+        if !work.is_parked {
+            self.queued -= 1;
+            self.queued_bytes -= work.size();
+        }
+    }
+
+    /// Puts a row of the store at the end of its lane, and says which lane that is.
+    pub(crate) fn enqueue_parked(&mut self, work: Work) -> LaneKey {
+        let key = match work.record.key() {
+            Some(key) => LaneKey::ParkedKey(key.clone()),
+            None => LaneKey::ParkedRecord(work.offset()),
+        };
+        let lane = self.lanes.entry(key.clone()).or_default();
+        lane.queue.push_back(work);
+        key
+    }
+
+    /// A row that waits for somebody to give it up.
+    pub(crate) fn blocked(&self) -> Option<&Work> {
+        let parked = self.lanes.iter().filter(|(key, _)| key.is_parked());
+        let mut first = parked.filter_map(|(_, lane)| lane.queue.front());
+        first.find(|work| work.due.is_some_and(|due| due.at_ms == u64::MAX))
+    }
+
+    /// Takes the records out of a lane whose key is parked.
+    pub(crate) fn take_followers(&mut self, key: &LaneKey) -> Vec<Work> {
+        let (Some(park), Some(lane)) = (&self.park, self.lanes.get_mut(key)) else {
+            return Vec::new();
+        };
+        let (followers, kept): (VecDeque<Work>, VecDeque<Work>) = lane
+            .queue
+            .drain(..)
+            .partition(|work| park.has_key(work.record.key()));
+        lane.queue = kept;
+        followers.iter().for_each(|work| self.count_out(work));
+        followers.into()
     }
 
     /// Puts a record at the end of its lane, and says which lane that is.
     pub(crate) fn enqueue(&mut self, mode: ConcurrencyMode, work: Work) -> LaneKey {
         let key = LaneKey::of(mode, &work.record);
-        self.queued += 1;
-        self.queued_bytes += work.size();
+        self.count_in(&key, 1, work.size());
         self.lanes
             .entry(key.clone())
             .or_default()
@@ -195,9 +271,8 @@ impl PartitionWork {
 
     /// Puts records back at the front of their lane, in their order.
     pub(crate) fn put_back(&mut self, key: &LaneKey, works: Vec<Work>) {
+        self.count_in(key, works.len(), works.iter().map(Work::size).sum());
         let lane = self.lanes.entry(key.clone()).or_default();
-        self.queued += works.len();
-        self.queued_bytes += works.iter().map(Work::size).sum::<usize>();
         for work in works.into_iter().rev() {
             lane.queue.push_front(work);
         }
@@ -223,13 +298,12 @@ impl PartitionWork {
                 lane.queue.push_front(work);
                 break;
             }
-            self.queued -= 1;
-            self.queued_bytes -= work.size();
             taken.push(work);
             if is_alone {
                 break;
             }
         }
+        taken.iter().for_each(|work| self.count_out(work));
         taken
     }
 
@@ -256,7 +330,7 @@ impl PartitionWork {
             let (kept, unbegun): (VecDeque<Work>, VecDeque<Work>) = lane
                 .queue
                 .drain(..)
-                .partition(|work| work.attempt > 0 || is_probed);
+                .partition(|work| work.attempt > 0 || is_probed || work.is_parked);
             lane.queue = kept;
             for work in unbegun {
                 self.queued -= 1;
@@ -278,9 +352,9 @@ impl PartitionWork {
         let index = lane.queue.iter().position(|work| work.offset() == offset)?;
         let work = lane.queue.remove(index)?;
         lane.wait_until = None;
-        self.queued -= 1;
-        self.queued_bytes -= work.size();
-        Some((key.clone(), work))
+        let key = key.clone();
+        self.count_out(&work);
+        Some((key, work))
     }
 
     /// Runs stop after their record.

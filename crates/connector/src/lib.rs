@@ -25,8 +25,12 @@ mod lanes;
 mod lifecycle;
 mod marks;
 mod options;
+pub mod parked;
+mod planted_bugs;
+mod progress;
 mod rules;
 mod signal;
+mod span;
 mod status;
 pub mod telemetry;
 mod topics;
@@ -48,6 +52,8 @@ pub use http::{HttpHandler, http_failure};
 pub use lifecycle::{ContainerState, LifecycleCommand};
 pub use options::{
     AckMode, BatchFailureStrategy, BindingOptions, BreakerOptions, ConcurrencyMode, DltOptions,
-    DltStrategy, DltVerify, HandOff, ListenerType, OrderingMode, PayloadFormat, RetryOptions,
-    StrictExhausted, Tier0Options, TierOptions,
+    DltStrategy, DltVerify, HandOff, KeyExhausted, KeyOrderedOptions, ListenerType, OrderingMode,
+    PayloadFormat, RetryOptions, StrictExhausted, Tier0Options, TierOptions,
 };
+#[cfg(feature = "planted-bugs")]
+pub use planted_bugs::{PlantedBug, plant};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tidegate_core::breaker::{Rule, Trip};
 use tidegate_core::{Backoff, GroupName, NameError, TierIndex, Topic};
-use tidegate_log::StartAt;
+use tidegate_log::{OwnedGroup, StartAt};
 
 use crate::classify::ClassifierCodes;
 use crate::ladder::Ladder;
@@ -103,6 +103,25 @@ pub enum StrictExhausted {
     DeadLetter,
     /// It stays, and the binding is paused.
     Pause,
+}
+
+/// The fate of a record that used up its attempts under [`OrderingMode::KeyOrdered`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyExhausted {
+    /// It goes to the dead letters, and its key goes on.
+    DeadLetter,
+    /// It stays, and its key waits.
+    BlockKey,
+}
+
+/// Parked records, for [`OrderingMode::KeyOrdered`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyOrderedOptions {
+    /// The fate of a record that used up its attempts: `on-exhausted`.
+    pub exhausted: KeyExhausted,
+    /// Records of a partition that may be parked: `max-parked`.
+    pub max_parked: usize,
 }
 
 /// How dead letters are handled.
@@ -286,6 +305,8 @@ pub struct BindingOptions {
     pub ordering: OrderingMode,
     /// `strict.on-exhausted`.
     pub strict_exhausted: StrictExhausted,
+    /// `key-ordered`.
+    pub key_ordered: KeyOrderedOptions,
     /// From when on a commit position that does not move is an alarm: `stall-alarm`.
     pub stall_alarm: Duration,
     /// Calls of handlers under way at once, per consumer: `max-in-flight`.
@@ -343,6 +364,10 @@ impl BindingOptions {
             batch_failure: BatchFailureStrategy::SeekToFailed,
             ordering: OrderingMode::RelaxedInRetry,
             strict_exhausted: StrictExhausted::DeadLetter,
+            key_ordered: KeyOrderedOptions {
+                exhausted: KeyExhausted::DeadLetter,
+                max_parked: 100_000,
+            },
             stall_alarm: seconds(300),
             max_in_flight: 256,
             max_ahead: 100_000,
@@ -427,9 +452,18 @@ impl BindingOptions {
         GroupName::new(format!("{}.DLT", self.group))
     }
 
-    /// The numbers of its tiers, from 1.
+    /// Its name in the books: `group@topic`.
+    pub(crate) fn component_name(&self) -> String {
+        OwnedGroup::new(self.topic.clone(), self.group.clone()).name()
+    }
+
+    /// The numbers of the tiers that have a topic, from 1. Where keys are ordered, records wait in the store.
     pub(crate) fn tier_indexes(&self) -> impl Iterator<Item = TierIndex> + use<> {
-        let count = u32::try_from(self.retry.tiers.len()).unwrap_or(u32::MAX);
+        let count = match self.ordering {
+            OrderingMode::KeyOrdered => 0,
+            OrderingMode::RelaxedInRetry | OrderingMode::Strict => self.retry.tiers.len(),
+        };
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
         (1..=count).map(TierIndex)
     }
 

@@ -48,6 +48,7 @@ impl BindingOptions {
             ("max-poll-records", self.max_poll_records),
             ("max-in-flight", self.max_in_flight),
             ("max-ahead", self.max_ahead),
+            ("key-ordered.max-parked", self.key_ordered.max_parked),
         ];
         let zero = at_least_one
             .iter()
@@ -142,13 +143,6 @@ impl BindingOptions {
                  order",
                 name_of(mode)
             ));
-        }
-        if self.ordering == OrderingMode::KeyOrdered {
-            problems.push(
-                "`ordering-mode` is KEY_ORDERED, which this version does not have yet: use STRICT, or \
-                 RELAXED_IN_RETRY"
-                    .to_owned(),
-            );
         }
         if self.ordering == OrderingMode::KeyOrdered && mode == ConcurrencyMode::Unordered {
             problems.push(
@@ -319,7 +313,25 @@ mod tests {
             |o| o.dlt.topic_suffix = "retry-1".to_owned(),
             "topic `orders.events.retry-1` has two roles",
         );
-        check(|o| o.ordering = OrderingMode::KeyOrdered, "KEY_ORDERED");
+        check(
+            |o| {
+                o.ordering = OrderingMode::KeyOrdered;
+                o.concurrency_mode = ConcurrencyMode::Unordered;
+            },
+            "nothing is in order then",
+        );
+        check(
+            |o| {
+                o.ordering = OrderingMode::KeyOrdered;
+                o.transactional = true;
+            },
+            "whose records settle in the store",
+        );
+        check(
+            |o| o.key_ordered.max_parked = 0,
+            "`key-ordered.max-parked` is 0",
+        );
+        assert_eq!(problems(|o| o.ordering = OrderingMode::KeyOrdered), "");
         check(|o| o.name = "a b".to_owned(), "`a b`");
     }
 

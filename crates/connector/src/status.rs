@@ -29,6 +29,7 @@ pub(crate) struct BindingStatus {
 struct MemberStatus {
     join_error: Option<String>,
     commit_error: Option<String>,
+    store_error: Option<String>,
 }
 
 #[derive(Debug)]
@@ -38,6 +39,8 @@ struct PartitionStatus {
     blocker: Option<(i64, Option<Bytes>)>,
     standing_since: Duration,
     committed: Option<i64>,
+    /// Why records wait in the store although nothing is on its way.
+    parked: Option<String>,
 }
 
 /// Lanes that are looked through for the key of the record that holds the others up.
@@ -76,6 +79,14 @@ impl BindingStatus {
         self.member(seat).commit_error = None;
     }
 
+    pub(crate) fn store_failed(&mut self, seat: &ConsumerSeat, error: String) {
+        self.member(seat).store_error = Some(error);
+    }
+
+    pub(crate) fn store_answers(&mut self, seat: &ConsumerSeat) {
+        self.member(seat).store_error = None;
+    }
+
     pub(crate) fn shown(&mut self, seat: &ConsumerSeat, partition: &PartitionWork) {
         let blocker = match partition.lanes.len() {
             0..MAX_LANES => partition.blocker(),
@@ -86,6 +97,7 @@ impl BindingStatus {
             blocker,
             standing_since: partition.standing_since,
             committed: partition.committed.as_ref().map(|(next, _)| *next),
+            parked: parked(partition),
         };
         self.partitions.insert(partition.at.clone(), status);
     }
@@ -119,6 +131,11 @@ impl BindingStatus {
                 let text = format!("consumer {index} of {name} is no member: {error}");
                 found.push((HealthStatus::Down, text));
             }
+            if let Some(error) = &member.store_error {
+                let text =
+                    format!("the store of {name} does not answer, and its records wait: {error}");
+                found.push((HealthStatus::Degraded, text));
+            }
             if let Some(error) = &member.commit_error {
                 let text = format!("commits of {name} fail, and its records are kept: {error}");
                 found.push((HealthStatus::Down, text));
@@ -134,6 +151,11 @@ impl BindingStatus {
         for why in self.damaged.values().chain(&self.warning) {
             found.push((HealthStatus::Degraded, why.clone()));
         }
+        let parked = self
+            .partitions
+            .values()
+            .filter_map(|status| status.parked.clone());
+        found.extend(parked.map(|why| (HealthStatus::Degraded, why)));
         found.extend(self.stalled(options, gate, now));
         let status = found
             .iter()
@@ -173,4 +195,25 @@ impl BindingStatus {
         });
         told.collect()
     }
+}
+
+/// Rows of a partition that only somebody outside can help.
+fn parked(partition: &PartitionWork) -> Option<String> {
+    let park = partition.park.as_ref()?;
+    let at = &partition.at;
+    let (_, stuck) = park.counts();
+    if stuck > 0 {
+        return Some(format!(
+            "{stuck} records of {at} fit into no topic, and wait in the store"
+        ));
+    }
+    let blocked = partition.blocked()?;
+    let key = blocked
+        .record
+        .key()
+        .map_or_else(String::new, |key| key.escape_ascii().to_string());
+    let offset = blocked.offset();
+    Some(format!(
+        "record {offset} of {at} blocks its key `{key}` (`key-ordered.on-exhausted`)"
+    ))
 }

@@ -34,6 +34,8 @@ pub mod names {
     pub const DLT_DEPTH: &str = "eventbus.dlt.depth";
     /// Records waiting in a tier.
     pub const TIER_DEPTH: &str = "eventbus.retry.tier.depth";
+    /// Records parked in the store.
+    pub const PARKED: &str = "eventbus.parked.depth";
     /// How often a batch took more than its share of the poll interval.
     pub const SAFETY: &str = "eventbus.poll.interval.safety.triggered";
     /// Commit texts that were not ours, or not of this offset.
@@ -64,6 +66,10 @@ pub fn describe() {
     );
     describe_gauge!(names::DLT_DEPTH, "Records in the dead letter topic.");
     describe_gauge!(names::TIER_DEPTH, "Records that wait in a tier.");
+    describe_gauge!(
+        names::PARKED,
+        "Records of a partition that are parked in the store."
+    );
     describe_counter!(
         names::SAFETY,
         "Batches that took more than 70 % of the poll interval."
@@ -161,6 +167,15 @@ pub(crate) fn dlt_depth(binding: &str, records: u64) {
 pub(crate) fn tier_depth(binding: &str, tier: TierIndex, records: u64) {
     let labels = [("binding", binding.to_owned()), ("tier", tier.to_string())];
     metrics::gauge!(names::TIER_DEPTH, &labels).set(records as f64);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are approximate")]
+pub(crate) fn parked(binding: &str, partition: Partition, records: usize) {
+    let labels = [
+        ("binding", binding.to_owned()),
+        ("partition", partition.to_string()),
+    ];
+    metrics::gauge!(names::PARKED, &labels).set(records as f64);
 }
 
 pub(crate) fn safety(binding: &str) {

@@ -1,6 +1,5 @@
 //! Partitions come and go, and their records come in.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -16,8 +15,11 @@ use super::{Consumer, RELEASE_SHARE, RELEASE_TIMEOUT, SessionEnd};
 use crate::handler::ConsumedRecord;
 use crate::hop::RetryHistory;
 use crate::lanes::{DueTime, LaneKey, PartitionWork, SettledRecord, Work};
-use crate::marks;
+use crate::marks::Ranges;
 use crate::options::HandOff;
+use crate::parked::PartitionPark;
+use crate::planted_bugs::{PlantedBug, is};
+use crate::progress::{self, CommitNotes};
 use crate::telemetry;
 
 /// Records that a broker removed before they were read.
@@ -44,11 +46,30 @@ impl Consumer {
             SessionEvent::Lost(partitions) => {
                 for at in &partitions {
                     tracing::warn!(binding = self.binding.options.name, %at, "a partition was lost");
+                    if is(PlantedBug::FlushAfterRevoke) {
+                        self.flush_all_the_same(at);
+                    }
                     self.forget(at);
                 }
             }
             SessionEvent::Records { fence, batch } => self.on_records(fence, batch),
         }
+    }
+
+    /// Only ever called with a bug that is planted.
+    fn flush_all_the_same(&mut self, at: &TopicPartition) {
+        let Some(partition) = self.partitions.get(at) else {
+            return;
+        };
+        let settled = partition.pending.values();
+        let appends = settled
+            .flat_map(|settled| settled.appends.clone())
+            .collect();
+        let log = Arc::clone(&self.binding.log);
+        let flush = async move {
+            log.append(appends).await.ok();
+        };
+        drop(self.binding.spawn.spawn("flush", Box::pin(flush)));
     }
 
     fn assign(&mut self, assignment: Assignment) {
@@ -61,36 +82,42 @@ impl Consumer {
         // The rest of an earlier assignment is not ours any more.
         self.forget(&at);
         let binding = &self.binding.options.name;
-        let ranges = committed.as_ref().map(|held| {
-            marks::decode(&at, held.next.0, &held.metadata).unwrap_or_else(|| {
+        let told = committed.as_ref().map(|held| {
+            progress::read(&at, held.next.0, &held.metadata).unwrap_or_else(|| {
                 tracing::warn!(
                     binding, %at, next = %held.next,
                     "the text of the commit is not ours; everything above it is handled again"
                 );
                 telemetry::marks_ignored(binding);
-                BTreeMap::new()
+                (Ranges::new(), CommitNotes::default())
             })
         });
+        let (ranges, notes) = told.unwrap_or_default();
         let held = committed.map(|held| (held.next.0, held.metadata));
         tracing::info!(binding, %at, %position, "assigned");
         let mut work = PartitionWork::new(
             at.clone(),
             fence,
             position.0,
-            ranges.unwrap_or_default(),
+            ranges.clone(),
             held,
             self.now(),
         );
         // A pause of an earlier assignment holds in the session until it is resumed.
         work.is_held_back = true;
+        self.begin_park(&mut work, ranges, notes);
         self.show(&work);
         self.partitions.insert(at, work);
     }
 
     /// Forgets a partition: nothing of it is settled or committed any more.
     pub(super) fn forget(&mut self, at: &TopicPartition) {
-        if let Some(partition) = self.partitions.remove(at) {
+        if let Some(mut partition) = self.partitions.remove(at) {
             self.running -= partition.running;
+            let park = partition.park.as_mut();
+            if let Some(lease) = park.and_then(PartitionPark::take_lease) {
+                self.release_later(lease);
+            }
             if partition.has_probe() {
                 self.binding.gate.end_probe();
             }
@@ -106,7 +133,14 @@ impl Consumer {
         }
     }
 
-    fn on_records(&mut self, fence: Fence, batch: Batch) {
+    pub(super) fn on_records(&mut self, fence: Fence, batch: Batch) {
+        let is_early = |found: &&mut PartitionWork| {
+            found.fence == fence && found.park.as_ref().is_some_and(|park| !park.is_open())
+        };
+        if let Some(early) = self.partitions.get_mut(&batch.at).filter(is_early) {
+            early.early.push(batch);
+            return;
+        }
         let Batch { at, records, next } = batch;
         let now = self.now();
         let is_ours =
@@ -187,7 +221,16 @@ impl Consumer {
             history,
             due,
             failure: None,
+            is_parked: false,
         };
+        if partition
+            .park
+            .as_ref()
+            .is_some_and(|park| park.has_key(work.record.key()))
+        {
+            self.park_behind(at, work);
+            return;
+        }
         let key = partition.enqueue(binding.options.concurrency_mode, work);
         self.make_ready(at, &key);
     }
@@ -205,19 +248,23 @@ impl Consumer {
         let now = self.now();
         // Everything that is settled is committed, unless a commit fails.
         let is_committed = self.commit.is_none() && self.trouble.is_none();
+        let is_parked = self.partitions.values().all(PartitionWork::is_park_settled);
         if let Some(by) = self.stop_by
-            && (now >= by || (is_committed && self.running == 0))
+            && (now >= by || (is_committed && is_parked && self.running == 0))
         {
+            let all: Vec<TopicPartition> = self.partitions.keys().cloned().collect();
+            self.release_leases(&all).await;
             self.session.close().await.ok();
             return Some(SessionEnd::Stopped);
         }
         let is_done = |partition: &PartitionWork| {
             let by = partition.let_go_by?;
-            let is_done = is_committed && partition.running == 0;
+            let is_done = is_committed && partition.is_park_settled() && partition.running == 0;
             (now >= by || is_done).then(|| partition.at.clone())
         };
         let done: Vec<TopicPartition> = self.partitions.values().filter_map(is_done).collect();
         if !done.is_empty() {
+            self.release_leases(&done).await;
             for at in &done {
                 let next = self
                     .partitions
@@ -304,7 +351,7 @@ impl Consumer {
             appends: Vec::new(),
             offsets: vec![passed],
         };
-        match self.committer.clone().make(commit).await {
+        match self.committer.clone().make(commit, Vec::new()).await {
             Ok(()) => {
                 tracing::error!(
                     binding = self.binding.options.name, %at, %asked, %start, lost, reason = "log_retention",
@@ -319,6 +366,10 @@ impl Consumer {
     /// Tells where a partition stands, for health and for people.
     pub(super) fn show(&self, partition: &PartitionWork) {
         self.binding.status.lock().shown(&self.seat, partition);
+        if let Some(park) = &partition.park {
+            let (binding, at) = (&self.binding.options.name, &partition.at);
+            telemetry::parked(binding, at.partition, park.counts().0);
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use crate::hop::{self, RetryHistory};
 use crate::ladder::Rung;
 use crate::lanes::{LaneKey, SettledRecord, Work};
 use crate::options::{BatchFailureStrategy, ListenerType};
-use crate::telemetry;
+use crate::planted_bugs::{PlantedBug, is};
+use crate::{span, telemetry};
 
 /// The longest wait that a handler may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -39,11 +40,13 @@ impl Consumer {
         tracing::debug!(
             binding = options.name, topic = %at.topic, partition = %at.partition,
             offset = work.offset(), consumerGroup = %options.group,
-            consumerInstance = self.name.instance, retryTier = %self.seat.tier, %failure,
+            consumerInstance = self.name.instance, retryTier = %work.record.tier(), event = %work.record.event_id(),
+            trace_id = span::trace_id(work.record.headers()), retry_attempt = work.attempt, %failure,
             "an attempt failed"
         );
         let history = work.history.get_or_insert_with(|| {
-            Box::new(RetryHistory::read(at, work.record.stored(), self.seat.tier))
+            let tier = work.record.tier();
+            Box::new(RetryHistory::read(at, work.record.stored(), tier))
         });
         let rung = history.rung;
         let now_ms = binding.clock.now_ms();
@@ -59,7 +62,7 @@ impl Consumer {
         };
         let facts = RecordFacts {
             class: failure.class,
-            classified: binding.classifier.classify(&failure, self.seat.tier),
+            classified: binding.classifier.classify(&failure, rung.tier),
             is_undecodable,
             attempt: work.attempt,
             attempts: options.retry.tier0.max_attempts,
@@ -70,6 +73,7 @@ impl Consumer {
             ladder: &binding.ladder,
             ordering: options.ordering,
             strict_exhausted: options.strict_exhausted,
+            key_exhausted: options.key_ordered.exhausted,
             batch_failure: match options.listener_type {
                 ListenerType::Batch => options.batch_failure,
                 ListenerType::Single => BatchFailureStrategy::SeekToFailed,
@@ -91,6 +95,8 @@ impl Consumer {
                 Some(work)
             }
             RecordDecision::Tier(rung) => self.hand_to_tier(at, work, rung, failure),
+            RecordDecision::Park(rung) => self.park(at, work, rung, failure),
+            RecordDecision::Block => self.block(at, work, failure),
             RecordDecision::DeadLetter(reason) => self.hand_to_dlt(at, work, reason, failure),
         }
     }
@@ -182,14 +188,17 @@ impl Consumer {
         rung: Rung,
         failure: Failure,
     ) -> Option<Work> {
-        let index = usize::try_from(rung.tier.0.saturating_sub(1)).unwrap_or(usize::MAX);
+        let mut index = usize::try_from(rung.tier.0.saturating_sub(1)).unwrap_or(usize::MAX);
+        if is(PlantedBug::TierOffByOne) {
+            index = (index + 1).min(self.binding.tier_topics.len() - 1);
+        }
         let topic = self.binding.tier_topics.get(index).cloned()?;
         let now_ms = self.binding.clock.now_ms();
         let mut history = self.history(at, &work);
         history.fail(work.attempt, &failure, now_ms);
         let (id, group) = (work.record.event_id(), &self.binding.options.group);
         let record = history.to_tier(work.record.record(), id, rung, group, now_ms);
-        let from = self.place_before();
+        let from = self.place_of(&work);
         // A record that goes from tier to tier stays where it is in the books.
         let moved = (from != Place::Retrying).then_some((from, Place::Retrying));
         work.failure = Some(Box::new(failure));
@@ -219,22 +228,23 @@ impl Consumer {
         let record = history.to_dead_letter(work.record.record(), id, reason, last, group, now_ms);
         tracing::warn!(
             binding = self.binding.options.name, %at, offset = work.offset(), event = %id,
-            reason = reason.as_str(), %failure, "given up on"
+            reason = reason.as_str(), trace_id = span::trace_id(work.record.headers()),
+            retry_attempt = work.attempt, %failure, "given up on"
         );
-        let moved = Some((self.place_before(), Place::DeadLettered));
+        let moved = Some((self.place_of(&work), Place::DeadLettered));
         work.failure = Some(Box::new(failure));
         self.hand_off(at, work, &topic, record, moved, Some(reason))
     }
 
-    fn history(&self, at: &TopicPartition, work: &Work) -> RetryHistory {
+    pub(super) fn history(&self, at: &TopicPartition, work: &Work) -> RetryHistory {
         match &work.history {
             Some(history) => (**history).clone(),
-            None => RetryHistory::read(at, work.record.stored(), self.seat.tier),
+            None => RetryHistory::read(at, work.record.stored(), work.record.tier()),
         }
     }
 
-    /// Settles a record by a copy in another topic; both are one commit. A record that does not fit there is
-    /// kept, and the binding is paused.
+    /// Settles a record by a copy in another topic; both are one commit. A record that does not fit there waits in
+    /// the store; without one it is kept, and the binding is paused.
     fn hand_off(
         &mut self,
         at: &TopicPartition,
@@ -250,6 +260,14 @@ impl Consumer {
             true => record,
             false => hop::shrunk(&record),
         };
+        let has_store = self
+            .partitions
+            .get(at)
+            .is_some_and(|found| found.park.is_some());
+        if !fits(&record) && has_store {
+            self.park_for(at, work, topic, record);
+            return None;
+        }
         if !fits(&record) {
             let why = format!(
                 "record {} of {at} has {} bytes with its history, and `{topic}` takes at most {limit}",
@@ -261,16 +279,17 @@ impl Consumer {
             work.attempt = 0;
             return Some(work);
         }
-        telemetry::attempts(&self.binding.options.name, self.seat.tier, work.attempt);
+        telemetry::attempts(&self.binding.options.name, work.record.tier(), work.attempt);
         let append = Append::new(topic.clone(), record).partition(at.partition.0);
+        let is_swallowed = reason.is_some() && is(PlantedBug::SwallowedLetter);
         let settled = SettledRecord {
             event_id: work.record.event_id(),
             moved,
-            appends: vec![append],
+            appends: if is_swallowed { vec![] } else { vec![append] },
             reason,
             delivery: work.delivery(),
         };
-        self.settle(at, work.offset(), settled);
+        self.settle(at, &work, settled);
         None
     }
 

@@ -5,8 +5,17 @@
     reason = "tests are steered by their environment, have a runtime of their own, and may panic"
 )]
 
+mod child;
 mod conformance;
+mod fast_clock;
 mod model_only;
+mod numbers;
+mod observed;
+mod parked_only;
+mod planted;
+mod processes;
 mod scene;
+mod scripted_log;
 mod simulation;
+mod stores;
 mod suite;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_connector::parked::{ParkedModel, ParkedStore};
 use tidegate_connector::{
     Binding, BindingOptions, BoundHandler, Connector, ConsumedRecord, HandlerAnswer, TierOptions,
 };
@@ -19,8 +21,10 @@ use tidegate_log::{
 };
 use tidegate_sim::{Sim, SimLog};
 
+use crate::stores;
+
 /// Longer than anything takes that must happen.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A log on which a rule is played.
 #[derive(Clone)]
@@ -31,6 +35,9 @@ pub(crate) struct Scene {
     pub(crate) model: Option<SimLog>,
     /// Different for each rule that is played on a shared broker.
     run: u64,
+    /// The store of the model, or the directory of a file; without both it is PostgreSQL.
+    pub(crate) parked: Option<ParkedModel>,
+    dir: Option<PathBuf>,
 }
 
 /// Plays a rule on the model of a log, in simulated time.
@@ -40,11 +47,14 @@ pub(crate) fn on_model<R: Future<Output = ()> + Send + 'static>(rule: impl FnOnc
     let env = Arc::new(node.env());
     let log = SimLog::new(&env);
     let model = Some(log.clone());
+    let parked = Some(ParkedModel::new(&env));
     let scene = Scene {
         log: Arc::new(log),
         env,
         model,
         run: 0,
+        parked,
+        dir: None,
     };
     sim.block_on(&node, rule(scene));
 }
@@ -60,6 +70,8 @@ pub(crate) fn on_embedded<R: Future<Output = ()> + Send + 'static>(rule: impl Fn
             env,
             model: None,
             run: 0,
+            parked: None,
+            dir: Some(dir.path().to_owned()),
         };
         rule(scene).await;
         log.close().await;
@@ -79,12 +91,14 @@ pub(crate) fn on_kafka<R: Future<Output = ()> + Send + 'static>(rule: impl FnOnc
             env,
             model: None,
             run,
+            parked: None,
+            dir: None,
         })
         .await;
     });
 }
 
-fn in_runtime(test: impl Future<Output = ()>) {
+pub(crate) fn in_runtime(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(2)
@@ -220,6 +234,29 @@ impl Scene {
     /// A connector with one binding that runs.
     pub(crate) async fn start(&self, options: BindingOptions, handler: BoundHandler) -> Connector {
         let connector = Connector::new(Arc::clone(&self.log), &self.env);
+        let name = options.name.clone();
+        connector.register(Binding::new(options, handler)).unwrap();
+        connector.start(&name).await.unwrap();
+        connector
+    }
+
+    /// The store that belongs to the log.
+    pub(crate) async fn store(&self) -> Arc<dyn ParkedStore> {
+        match (&self.parked, &self.dir) {
+            (Some(model), _) => Arc::new(model.clone()),
+            (None, Some(dir)) => stores::sqlite(dir).await,
+            (None, None) => stores::postgres().await,
+        }
+    }
+
+    /// The same as [`start`](Self::start) with a store.
+    pub(crate) async fn start_with_store(
+        &self,
+        options: BindingOptions,
+        handler: BoundHandler,
+    ) -> Connector {
+        let connector = Connector::new(Arc::clone(&self.log), &self.env);
+        let connector = connector.with_store(self.store().await);
         let name = options.name.clone();
         connector.register(Binding::new(options, handler)).unwrap();
         connector.start(&name).await.unwrap();

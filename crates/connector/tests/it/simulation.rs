@@ -1,8 +1,8 @@
 //! Bindings under everything at once. Processes crash, partitions move, members are taken for dead. The log
-//! refuses, loses answers and crashes. Clocks jump, operators pause, and handlers fail, panic and hang.
+//! refuses, loses answers and crashes; so does the store. Clocks jump, operators pause, and handlers fail, panic and hang.
 //!
-//! Safety is checked after each step: whatever lies before a committed offset was handled, or lies in a tier or
-//! in the dead letters. At the end the faults stop, and everything drains: each event was handled, or is one
+//! Safety is checked after each step: whatever lies before a committed offset was handled, or lies in a tier, in the
+//! store or in the dead letters. Where keys are ordered, no record is handled before those in front of it are. At the end the faults stop, and everything drains: each event was handled, or is one
 //! dead letter, and the books say the same.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,13 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tidegate_connector::parked::{ParkedModel, ParkedRates, ParkedStore};
 use tidegate_connector::{
     AckMode, Binding, BindingOptions, BoundHandler, ConcurrencyMode, Connector, HandlerAnswer,
-    ListenerType, TierOptions,
+    ListenerType, OrderingMode, TierOptions,
 };
 use tidegate_core::books::Books;
 use tidegate_core::env::{Entropy, Env, Stream};
-use tidegate_core::{Code, EventId, Failure, FailureClass, Mutex, Offset, TierIndex, Topic};
+use tidegate_core::{
+    Code, EventId, Failure, FailureClass, Mutex, Offset, Partition, TierIndex, Topic,
+};
 use tidegate_log::{
     Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition,
 };
@@ -28,6 +31,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The history, kept outside of the nodes.
 struct Witness {
     handled: Mutex<BTreeSet<u128>>,
+    /// Every call, in order: the partition, the key, the event and whether it was handled.
+    calls: Mutex<Vec<(Partition, String, u128, bool)>>,
     is_calm: AtomicBool,
     random: Mutex<Stream>,
     fenced: AtomicU64,
@@ -62,6 +67,12 @@ fn handler(witness: Arc<Witness>, env: &Env) -> BoundHandler {
         let (witness, clock) = (Arc::clone(&witness), Arc::clone(&clock));
         async move {
             let n = number(record.event_id());
+            let key = String::from_utf8_lossy(record.key().unwrap()).into_owned();
+            let call = {
+                let mut calls = witness.calls.lock();
+                calls.push((record.partition(), key, n, false));
+                calls.len() - 1
+            };
             if n.is_multiple_of(17) {
                 return fails(FailureClass::Permanent, "business.rule");
             }
@@ -83,6 +94,7 @@ fn handler(witness: Arc<Witness>, env: &Env) -> BoundHandler {
                 }
             }
             witness.handled.lock().insert(n);
+            witness.calls.lock()[call].3 = true;
             Ok(())
         }
     })
@@ -96,6 +108,10 @@ fn options(draw: &mut dyn Entropy) -> BindingOptions {
         1 => ConcurrencyMode::Key,
         _ => ConcurrencyMode::Unordered,
     };
+    if draw.below(2) == 0 && options.concurrency_mode != ConcurrencyMode::Unordered {
+        options.ordering = OrderingMode::KeyOrdered;
+        options.key_ordered.max_parked = 5 + usize::try_from(draw.below(60)).unwrap();
+    }
     if draw.below(2) == 0 {
         options.ack_mode = AckMode::Manual;
     }
@@ -127,11 +143,13 @@ fn start_worker(
     node: &Node,
     slot: &Slot,
     log: &SimLog,
+    store: &ParkedModel,
     options: &BindingOptions,
     witness: &Arc<Witness>,
 ) {
     let env = node.env();
     let connector = Connector::new(Arc::new(log.clone()), &env);
+    let connector = connector.with_store(Arc::new(store.on(&env)));
     let handler = handler(Arc::clone(witness), &env);
     connector
         .register(Binding::new(options.clone(), handler))
@@ -181,16 +199,23 @@ struct Census {
     /// Records of tiers that are still to be taken.
     waiting: BTreeSet<u128>,
     letters: BTreeMap<u128, u64>,
+    /// Records of the store, parked or on their way.
+    parked: BTreeSet<u128>,
     /// Whether every group has passed everything.
     is_drained: bool,
 }
 
-async fn census(log: SimLog, options: BindingOptions, sent: u64) -> Census {
+async fn census(log: SimLog, store: ParkedModel, options: BindingOptions, sent: u64) -> Census {
     let mut census = Census {
         is_drained: true,
         ..Census::default()
     };
-    let tiers = (0..options.retry.tiers.len()).map(|n| TierIndex(u32::try_from(n + 1).unwrap()));
+    // The offsets first: a row that leaves afterwards is handled, or a letter by then.
+    let count = match options.ordering {
+        OrderingMode::KeyOrdered => 0,
+        OrderingMode::RelaxedInRetry | OrderingMode::Strict => options.retry.tiers.len(),
+    };
+    let tiers = (0..count).map(|n| TierIndex(u32::try_from(n + 1).unwrap()));
     let mut topics = vec![(options.topic.clone(), options.group.clone())];
     for tier in tiers {
         topics.push((
@@ -232,6 +257,9 @@ async fn census(log: SimLog, options: BindingOptions, sent: u64) -> Census {
         }
     }
     census.is_drained &= seen == sent;
+    let parked = store.count("g@orders").await.unwrap().rows;
+    census.is_drained &= parked.is_empty();
+    census.parked = parked.into_iter().map(|(_, _, id)| number(id)).collect();
     for (at, stored) in read_all(&log, &options.dlt_topic().unwrap()).await {
         *census
             .letters
@@ -245,21 +273,60 @@ async fn census(log: SimLog, options: BindingOptions, sent: u64) -> Census {
 fn check(census: &Census, witness: &Witness) {
     let handled = witness.handled.lock();
     for id in &census.passed {
-        let is_somewhere =
-            handled.contains(id) || census.waiting.contains(id) || census.letters.contains_key(id);
+        let is_somewhere = handled.contains(id)
+            || census.waiting.contains(id)
+            || census.letters.contains_key(id)
+            || census.parked.contains(id);
         assert!(is_somewhere, "event {id} was passed and is nowhere");
     }
 }
 
-fn play(seed: u64) -> u64 {
+/// A record is called only after those of its key in front of it: they were handled, or are never called again.
+fn check_order(witness: &Witness) {
+    let calls = witness.calls.lock();
+    let mut first: BTreeMap<u128, usize> = BTreeMap::new();
+    let mut done: BTreeMap<u128, usize> = BTreeMap::new();
+    let mut last: BTreeMap<u128, usize> = BTreeMap::new();
+    for (index, (_, _, n, is_handled)) in calls.iter().enumerate() {
+        first.entry(*n).or_insert(index);
+        last.insert(*n, index);
+        if *is_handled {
+            done.entry(*n).or_insert(index);
+        }
+    }
+    let mut lanes: BTreeMap<(Partition, String), BTreeSet<u128>> = BTreeMap::new();
+    for (partition, key, n, _) in calls.iter() {
+        lanes
+            .entry((*partition, key.clone()))
+            .or_default()
+            .insert(*n);
+    }
+    for (lane, numbers) in lanes {
+        for (before, after) in numbers.iter().zip(numbers.iter().skip(1)) {
+            let begun = first[after];
+            let is_in_order = match done.get(before) {
+                Some(done) => *done < begun,
+                None => last[before] < begun,
+            };
+            assert!(
+                is_in_order,
+                "{lane:?}: {after} was called before {before} was done"
+            );
+        }
+    }
+}
+
+pub(crate) fn play(seed: u64) -> u64 {
     let mut sim = Sim::new(seed);
     let mut script = sim.entropy("script");
     let draw: &mut dyn Entropy = &mut script;
     let broker = sim.node("broker");
     let log = SimLog::new(&broker.env());
+    let store = ParkedModel::new(&broker.env());
     let options = options(draw);
     let witness = Arc::new(Witness {
         handled: Mutex::default(),
+        calls: Mutex::default(),
         is_calm: AtomicBool::new(false),
         random: Mutex::new(sim.entropy("handlers")),
         fenced: AtomicU64::new(0),
@@ -275,7 +342,7 @@ fn play(seed: u64) -> u64 {
         .map(|n| (sim.node(&format!("worker-{n}")), Slot::default()))
         .collect();
     for (node, slot) in &workers {
-        start_worker(node, slot, &log, &options, &witness);
+        start_worker(node, slot, &log, &store, &options, &witness);
     }
     log.set_rates(LogRates {
         refuse: draw.below(40),
@@ -283,10 +350,16 @@ fn play(seed: u64) -> u64 {
         lose_answer: draw.below(40),
         delay: Duration::from_millis(draw.below(60)),
     });
+    let rates = ParkedRates {
+        refuse: draw.below(60),
+        lose_answer: draw.below(60),
+        delay: Duration::from_millis(draw.below(60)),
+    };
+    store.set_rates(rates);
     let mut sent = 0;
     for _ in 0..25 {
         let (node, slot) = &workers[usize::try_from(draw.below(workers.len() as u64)).unwrap()];
-        match draw.below(14) {
+        match draw.below(16) {
             0..5 => {
                 let batch = 1 + draw.below(15);
                 let appends = (sent..sent + batch).map(|n| {
@@ -310,7 +383,7 @@ fn play(seed: u64) -> u64 {
             6 | 7 => {
                 if !node.is_up() {
                     sim.restart(node);
-                    start_worker(node, slot, &log, &options, &witness);
+                    start_worker(node, slot, &log, &store, &options, &witness);
                 }
             }
             8 => log.rebalance(&options.group),
@@ -323,27 +396,39 @@ fn play(seed: u64) -> u64 {
             10 => log.crash(),
             11 => node.set_clock_offset_ms(i64::try_from(draw.below(600_000)).unwrap() - 300_000),
             12 => operate(slot, node, true),
+            13 => store.set_rates(ParkedRates {
+                refuse: 1_000,
+                ..rates
+            }),
+            14 => store.set_rates(rates),
             _ => operate(slot, node, false),
         }
         sim.run_for(Duration::from_millis(draw.below(4_000)));
-        let found = sim.block_on(&broker, census(log.clone(), options.clone(), sent));
+        let found = sim.block_on(
+            &broker,
+            census(log.clone(), store.clone(), options.clone(), sent),
+        );
         check(&found, &witness);
     }
     // The storm is over.
     witness.is_calm.store(true, Ordering::Relaxed);
     log.set_rates(LogRates::default());
+    store.set_rates(ParkedRates::default());
     for (node, slot) in &workers {
         node.set_clock_offset_ms(0);
         if !node.is_up() {
             sim.restart(node);
-            start_worker(node, slot, &log, &options, &witness);
+            start_worker(node, slot, &log, &store, &options, &witness);
         }
         operate(slot, node, false);
     }
     let mut left = 400;
     let found = loop {
         sim.run_for(Duration::from_secs(2));
-        let found = sim.block_on(&broker, census(log.clone(), options.clone(), sent));
+        let found = sim.block_on(
+            &broker,
+            census(log.clone(), store.clone(), options.clone(), sent),
+        );
         check(&found, &witness);
         if found.is_drained {
             break found;
@@ -370,7 +455,11 @@ fn play(seed: u64) -> u64 {
     );
     let mut books = Books::default();
     books.merge(&log.books(&options.group, &options.topic));
-    for n in 1..=options.retry.tiers.len() {
+    let tiers = match options.ordering {
+        OrderingMode::KeyOrdered => 0,
+        OrderingMode::RelaxedInRetry | OrderingMode::Strict => options.retry.tiers.len(),
+    };
+    for n in 1..=tiers {
         let tier = TierIndex(u32::try_from(n).unwrap());
         let (group, topic) = (
             options.tier_group(tier).unwrap(),
@@ -378,10 +467,16 @@ fn play(seed: u64) -> u64 {
         );
         books.merge(&log.books(&group, &topic));
     }
+    let own = store.clone();
+    let parked = sim.block_on(&broker, async move { own.count("g@orders").await.unwrap() });
+    books.merge(&parked.books);
     let account = books.account();
     let letters = i64::try_from(found.letters.len()).unwrap();
     let sent = i64::try_from(sent).unwrap();
-    assert_eq!(account.retrying, 0, "{account:?}");
+    assert_eq!((account.retrying, account.parked), (0, 0), "{account:?}");
+    if options.ordering == OrderingMode::KeyOrdered {
+        check_order(&witness);
+    }
     assert_eq!(
         (account.dead_lettered, account.delivered),
         (letters, sent - letters),

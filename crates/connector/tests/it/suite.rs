@@ -25,6 +25,14 @@ macro_rules! rules {
             tiers::dead_letters_are_told_to_their_handler,
             tiers::the_books_of_a_binding_agree_with_a_recount,
             tiers::outputs_are_written_with_the_offset,
+            ordered::c33_records_behind_a_failing_one_wait_and_other_keys_flow,
+            ordered::c33_order_holds_after_a_restart,
+            ordered::c33_an_exhausted_record_is_a_dead_letter_and_its_key_goes_on,
+            ordered::c33_a_blocked_key_waits_until_it_is_given_up,
+            ordered::c33_records_without_a_key_have_no_order,
+            ordered::c33_a_partition_with_too_many_parked_records_waits,
+            ordered::a_record_that_fits_nowhere_waits_in_the_store,
+            ordered::c02_marks_that_do_not_fit_survive_in_the_store,
             breaker::c40_c41_an_open_breaker_keeps_every_record,
             breaker::a07_a_breaker_never_resumes_what_an_operator_paused,
             breaker::a_system_failure_pauses_until_it_is_gone,
@@ -37,9 +45,23 @@ macro_rules! rules {
             lifecycle::c44_commands_work_in_their_states_only,
             lifecycle::c47_a_shutdown_finishes_what_is_in_hand,
             lifecycle::an_operator_gives_a_record_up,
+            faults::c04_past_the_budget_no_partition_is_passed_over,
+            faults::c06_settled_records_are_committed_when_a_partition_is_let_go,
+            faults::c07_a_member_whose_place_is_taken_writes_nothing,
+            faults::c08_c24_a_commit_that_fails_skips_nothing_and_doubles_nothing,
+            faults::c22_a_missing_tier_keeps_the_record,
+            faults::c31_a_dead_letter_that_cannot_be_written_comes_back,
+            history::a05_an_event_keeps_its_id_up_to_the_dead_letters,
+            history::c27_each_tier_tells_its_own_failure,
+            history::c29_the_largest_record_fits_through_every_hop,
+            time::c12_an_idle_group_commits_again,
+            time::c43_an_outage_leaves_the_dead_letters_empty,
+            time::c46_contradictions_are_refused_with_both_values,
         );
     };
     (@ $on:ident, $ignore:tt, $($module:ident::$rule:ident),* $(,)?) => {
+        /// The names of the rules that are played here.
+        pub(crate) const RULES: &[&str] = &[$(stringify!($rule)),*];
         $(rules!(@one $on, $ignore, $module, $rule);)*
     };
     (@one $on:ident, [$($ignore:tt)*], $module:ident, $rule:ident) => {
@@ -51,17 +73,17 @@ macro_rules! rules {
     };
 }
 
-mod model {
+pub(crate) mod model {
     use super::*;
     rules!(on_model);
 }
 
-mod embedded {
+pub(crate) mod embedded {
     use super::*;
     rules!(on_embedded);
 }
 
-mod needs_kafka {
+pub(crate) mod needs_kafka {
     use super::*;
-    rules!(on_kafka, #[ignore = "needs Kafka"]);
+    rules!(on_kafka, #[ignore = "needs Kafka and PostgreSQL"]);
 }

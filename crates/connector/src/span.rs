@@ -1,0 +1,56 @@
+//! The span of a call, and the trace that a record belongs to.
+
+use tidegate_core::{TRACEPARENT, Traceparent};
+use tidegate_log::Headers;
+use tracing::Span;
+
+use crate::handler::ConsumedRecord;
+
+/// The header of producers that name the trace alone.
+const TRACE_ID: &str = "trace_id";
+
+/// The trace that a record belongs to, as text; empty where its headers name none.
+pub(crate) fn trace_id(headers: &Headers) -> String {
+    let text = |name| {
+        headers
+            .get(name)
+            .and_then(|value| std::str::from_utf8(value).ok())
+    };
+    let parent = text(TRACEPARENT).and_then(|value| value.parse::<Traceparent>().ok());
+    match parent {
+        Some(parent) => parent.trace_id.to_string(),
+        None => text(TRACE_ID).unwrap_or_default().to_owned(),
+    }
+}
+
+/// The span around one attempt at one record. Log lines of the handler carry its fields.
+pub(crate) fn process(record: &ConsumedRecord) -> Span {
+    tracing::info_span!(
+        "consumer.process",
+        binding = record.binding(),
+        topic = %record.topic(),
+        partition = %record.partition(),
+        offset = %record.offset(),
+        event_id = %record.event_id(),
+        trace_id = trace_id(record.headers()),
+        retry_tier = record.tier().0,
+        retry_attempt = record.attempt(),
+    )
+}
+
+/// The same around one call for a batch.
+pub(crate) fn process_batch(records: &[std::sync::Arc<ConsumedRecord>]) -> Span {
+    let Some(first) = records.first() else {
+        return Span::none();
+    };
+    tracing::info_span!(
+        "consumer.process",
+        binding = first.binding(),
+        topic = %first.topic(),
+        partition = %first.partition(),
+        offset = %first.offset(),
+        records = records.len(),
+        retry_tier = first.tier().0,
+        retry_attempt = first.attempt(),
+    )
+}

@@ -1,0 +1,258 @@
+//! A log in front of another one, whose commits fail to order. It counts what is committed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+use tidegate_core::{GroupName, Mutex, Offset, Topic};
+use tidegate_log::{
+    Append, Batch, Commit, Committed, Fence, GroupSnapshot, Join, Lag, Log, LogError, LogFuture,
+    Read, RecordPosition, Session, SessionEvent, TopicConfig, TopicDescription, TopicPartition,
+};
+
+/// A fault of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CommitFault {
+    /// It is refused.
+    Refuse,
+    /// It is not made, and no answer comes.
+    LoseRequest,
+    /// It is made, and no answer comes.
+    LoseAnswer,
+    /// The process is killed before it.
+    DieBefore,
+    /// The process is killed so long after it was begun, or behind it at the latest.
+    DieWithin(Duration),
+}
+
+/// Ends this process as kill -9 does.
+fn die() {
+    kill_process(getpid(), Signal::KILL).unwrap();
+}
+
+#[derive(Debug, Default)]
+struct CommitScript {
+    /// Faults of the next commits that bring records.
+    faults: VecDeque<CommitFault>,
+    /// A topic that is not there as far as commits go.
+    missing: Option<Topic>,
+    /// Groups of commits, with the offset of partition 0.
+    commits: Vec<(GroupName, Option<i64>)>,
+    failed: usize,
+}
+
+/// A log in front of another one.
+#[derive(Debug, Clone)]
+pub(crate) struct ScriptedLog {
+    beneath: Arc<dyn Log>,
+    script: Arc<Mutex<CommitScript>>,
+}
+
+impl ScriptedLog {
+    pub(crate) fn new(beneath: &Arc<dyn Log>) -> Self {
+        Self {
+            beneath: Arc::clone(beneath),
+            script: Arc::default(),
+        }
+    }
+
+    /// The next commit that brings records fails like this.
+    pub(crate) fn fail_next(&self, fault: CommitFault) {
+        self.script.lock().faults.push_back(fault);
+    }
+
+    /// Commits with records for this topic fail from now on, as if it was not there; or none any more.
+    pub(crate) fn set_missing(&self, topic: Option<Topic>) {
+        self.script.lock().missing = topic;
+    }
+
+    /// How many commits failed.
+    pub(crate) fn failed(&self) -> usize {
+        self.script.lock().failed
+    }
+
+    /// The offsets of partition 0 that a group has committed, in this order.
+    pub(crate) fn commits_of(&self, group: &GroupName) -> Vec<i64> {
+        let script = self.script.lock();
+        let own = script.commits.iter().filter(|(found, _)| found == group);
+        own.filter_map(|(_, next)| *next).collect()
+    }
+}
+
+#[derive(Debug)]
+struct ScriptedSession {
+    beneath: Arc<dyn Session>,
+    group: GroupName,
+    script: Arc<Mutex<CommitScript>>,
+}
+
+impl ScriptedSession {
+    /// The fault of a commit, if it has one.
+    fn fault(&self, commit: &Commit) -> Result<Option<CommitFault>, LogError> {
+        let mut script = self.script.lock();
+        let missing = script.missing.clone();
+        if let Some(topic) = missing
+            && commit.appends.iter().any(|append| append.topic == topic)
+        {
+            script.failed += 1;
+            return Err(LogError::UnknownTopic { topic });
+        }
+        let fault = match commit.appends.is_empty() {
+            true => None,
+            false => script.faults.pop_front(),
+        };
+        script.failed += usize::from(fault.is_some());
+        Ok(fault)
+    }
+}
+
+fn unknown() -> LogError {
+    LogError::OutcomeUnknown {
+        doing: "the commit",
+        why: "on purpose".to_owned(),
+    }
+}
+
+impl Session for ScriptedSession {
+    fn poll(&self) -> LogFuture<'_, SessionEvent> {
+        self.beneath.poll()
+    }
+
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
+        self.beneath.release(partitions)
+    }
+
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
+        self.beneath.pause(partitions)
+    }
+
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
+        self.beneath.resume(partitions)
+    }
+
+    fn seek<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        fence: Fence,
+        offset: Offset,
+    ) -> LogFuture<'a, ()> {
+        self.beneath.seek(at, fence, offset)
+    }
+
+    fn commit(&self, commit: Commit) -> LogFuture<'_, Vec<RecordPosition>> {
+        Box::pin(async move {
+            let first = commit.offsets.iter().find(|one| one.at.partition.0 == 0);
+            let next = first.map(|one| one.next.0);
+            match self.fault(&commit)? {
+                Some(CommitFault::Refuse) => {
+                    let topic = commit.appends[0].topic.clone();
+                    return Err(LogError::UnknownTopic { topic });
+                }
+                Some(CommitFault::LoseRequest) => return Err(unknown()),
+                Some(CommitFault::LoseAnswer) => {
+                    self.beneath.commit(commit).await?;
+                    return Err(unknown());
+                }
+                Some(CommitFault::DieBefore) => die(),
+                Some(CommitFault::DieWithin(wait)) => {
+                    std::thread::spawn(move || {
+                        std::thread::sleep(wait);
+                        die();
+                    });
+                    self.beneath.commit(commit).await?;
+                    die();
+                    return Err(unknown());
+                }
+                None => {}
+            }
+            let made = self.beneath.commit(commit).await?;
+            let mut script = self.script.lock();
+            script.commits.push((self.group.clone(), next));
+            Ok(made)
+        })
+    }
+
+    fn lag(&self) -> LogFuture<'_, Vec<Lag>> {
+        self.beneath.lag()
+    }
+
+    fn close(&self) -> LogFuture<'_, ()> {
+        self.beneath.close()
+    }
+}
+
+impl Log for ScriptedLog {
+    fn cluster(&self) -> &str {
+        self.beneath.cluster()
+    }
+
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
+        self.beneath.create_topic(topic, config)
+    }
+
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
+        self.beneath.topics()
+    }
+
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
+        self.beneath.describe(topic)
+    }
+
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
+        self.beneath.append(records)
+    }
+
+    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
+        self.beneath.read(read)
+    }
+
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
+        self.beneath.offset_at(at, timestamp_ms)
+    }
+
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
+        self.beneath.delete_before(at, offset)
+    }
+
+    fn committed<'a>(
+        &'a self,
+        group: &'a GroupName,
+        partitions: &'a [TopicPartition],
+    ) -> LogFuture<'a, Vec<Option<Committed>>> {
+        self.beneath.committed(group, partitions)
+    }
+
+    fn group_books<'a>(
+        &'a self,
+        asked: &'a [(GroupName, Topic)],
+    ) -> LogFuture<'a, Vec<GroupSnapshot>> {
+        self.beneath.group_books(asked)
+    }
+
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
+        self.beneath.groups()
+    }
+
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
+        self.beneath.forget_group(group)
+    }
+
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
+        Box::pin(async move {
+            let group = join.group.clone();
+            let beneath = self.beneath.join(join).await?;
+            let script = Arc::clone(&self.script);
+            let session: Arc<dyn Session> = Arc::new(ScriptedSession {
+                beneath,
+                group,
+                script,
+            });
+            Ok(session)
+        })
+    }
+}
