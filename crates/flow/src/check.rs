@@ -16,11 +16,13 @@ mod transforms;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tidegate_config::nearest;
+
 use crate::plan::{FlowPlan, PLAN_VERSION};
-use crate::syntax::{MAX_DIAGNOSTICS, SyntaxTree, parse};
+use crate::syntax::{MAX_DIAGNOSTICS, SyntaxNode, SyntaxTree, parse};
 use crate::{Diagnostic, Span};
 pub use bindings::{Bindings, LookupBinding, StreamBinding, check_bindings, problem_code};
-use declarations::Declaration;
+use declarations::{Declaration, kind_text};
 pub use registered::{Registered, RegisteredTransform};
 
 /// The result of a check.
@@ -139,10 +141,10 @@ impl FlowChecker<'_> {
     fn found(
         &mut self,
         code: &'static str,
-        span: Span,
+        at: impl Into<Span>,
         message: impl Into<String>,
     ) -> &mut Diagnostic {
-        let diagnostic = Diagnostic::new(code, span, message);
+        let diagnostic = Diagnostic::new(code, at.into(), message);
         self.errors += usize::from(diagnostic.is_error());
         self.diagnostics.push(diagnostic);
         let last = self.diagnostics.len() - 1;
@@ -154,26 +156,31 @@ impl FlowChecker<'_> {
         self.errors > MAX_DIAGNOSTICS * self.trees.len()
     }
 
-    /// The same, with the nearest of these names as advice.
-    fn unknown<'n>(
-        &mut self,
-        code: &'static str,
-        span: Span,
-        (what, name): (&str, &str),
-        names: impl Iterator<Item = &'n str>,
-    ) {
+    /// There is nothing of the name of a node; the nearest of these names is advice.
+    fn unknown(&mut self, code: &'static str, node: SyntaxNode<'_>, what: &str, names: Names) {
+        let name = node.name();
         // Past the limit nothing is shown, and a suggestion would be the work of many names.
         if self.is_full() {
-            self.found(code, span, "");
+            self.found(code, node, "");
             return;
         }
         // A name that stands in a part that could not be read may be declared there.
-        if self.trees.iter().any(|tree| tree.is_skipped(name)) {
+        if self.trees.iter().any(|tree| tree.is_skipped(&name)) {
             return;
         }
-        let near =
-            tidegate_config::nearest(name, names).map(|near| format!("did you mean `{near}`?"));
-        self.found(code, span, format!("there is no {what} `{name}`"))
-            .help = near;
+        let near = nearest(&name, names.iter().map(String::as_str));
+        let help = near.map(|near| format!("did you mean `{near}`?"));
+        let message = format!("there is no {what} `{name}`");
+        self.found(code, node, message).help = help;
+    }
+
+    /// A name of another kind than its place needs.
+    fn wrong_kind(&mut self, node: SyntaxNode<'_>, kind: &str, needed: &str) {
+        let kind = kind_text(kind);
+        let message = format!("`{}` is a {kind}, and a {needed} is needed", node.name());
+        self.found("TG0107", node, message);
     }
 }
+
+/// Names that one could have meant.
+type Names = Vec<String>;

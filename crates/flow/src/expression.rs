@@ -15,12 +15,12 @@ mod library;
 mod node;
 mod parser;
 mod scope;
-mod times;
 
 use tidegate_core::{Code, Failure, FailureClass};
 
 pub(crate) use arithmetic::{add, average};
 pub use check::{CheckedExpression, check};
+pub(crate) use lexer::unescaped;
 pub use scope::{
     ExpressionBindings, ExpressionHost, ExpressionScope, FunctionSignature, NoHost, RecordMetadata,
 };
@@ -53,23 +53,8 @@ pub const EXPRESSION_STEPS: u32 = 100_000;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Expression {
-    text: String,
     span: Span,
     tree: parser::Syntax,
-}
-
-impl Expression {
-    /// The text as it was written.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The place of the text.
-    #[must_use]
-    pub fn span(&self) -> Span {
-        self.span
-    }
 }
 
 /// Parses a text, which stands at `span`.
@@ -82,11 +67,7 @@ pub fn parse(text: &str, span: Span) -> Result<Expression, Vec<Diagnostic>> {
         return Err(vec![Diagnostic::new("TG0012", span, message)]);
     }
     match parser::tree(text) {
-        Ok(tree) => Ok(Expression {
-            text: text.to_owned(),
-            span,
-            tree,
-        }),
+        Ok(tree) => Ok(Expression { span, tree }),
         Err(error) => {
             // At the end of the text, the caret stands on its last character.
             let (mut start, mut end) = (error.start, error.end.max(error.start));
@@ -94,11 +75,9 @@ pub fn parse(text: &str, span: Span) -> Result<Expression, Vec<Diagnostic>> {
                 let last = text.trim_end().char_indices().next_back();
                 (start, end) = last.map_or((0, 0), |(at, last)| (at, at + last.len_utf8()));
             }
-            let found = Diagnostic::new(error.code, span.part(start, end), error.message);
-            Err(vec![match error.help {
-                Some(help) => found.help(help),
-                None => found,
-            }])
+            let mut found = Diagnostic::new(error.code, span.part(start, end), error.message);
+            found.help = error.help;
+            Err(vec![found])
         }
     }
 }

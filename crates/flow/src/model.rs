@@ -7,7 +7,6 @@
 //! partition.
 
 mod combine;
-mod fields;
 mod memory;
 mod outputs;
 mod script;
@@ -19,15 +18,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tidegate_core::EventId;
 use tidegate_core::books::{Account, Books, LossReason, Place};
-use tidegate_core::{Code, EventId, FailureClass};
 
 pub use outputs::{ModelDeadLetter, ModelOutput};
 pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, ScriptedTransform};
 
-use self::memory::{Memory, ModelTimer};
+use self::memory::{Memory, ModelTimer, state_time};
+use self::outputs::Came;
 use crate::expression::{EvaluationFailure, RecordMetadata};
-use crate::plan::{FailureKind, FlowPlan, ModePlan, ProcessPlan, SlowPlan, SourcePlan};
+use crate::plan::{
+    FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SlowPlan, SourcePlan,
+};
 use crate::value::JsonRecord;
 
 /// How long an input may be silent before it stops holding back the watermark.
@@ -62,38 +64,46 @@ struct Moving {
     ids: Vec<EventId>,
 }
 
-/// A step that failed.
-#[derive(Debug, Clone)]
-struct StepFailure {
-    kind: FailureKind,
-    class: FailureClass,
-    code: Code,
-    message: String,
-    attempts: u32,
-    /// The record as it came to the step.
-    record: JsonRecord,
-}
-
-impl StepFailure {
-    fn of(kind: FailureKind, failure: EvaluationFailure, record: &JsonRecord) -> Self {
+impl Moving {
+    fn with(&self, record: JsonRecord) -> Self {
         Self {
-            kind,
-            class: failure.class,
-            code: failure.code,
-            message: failure.message,
-            attempts: 1,
-            record: record.clone(),
+            record,
+            ..self.clone()
         }
     }
 
-    fn new(
-        kind: FailureKind,
-        code: &'static str,
-        message: impl Into<String>,
-        record: &JsonRecord,
-    ) -> Self {
-        Self::of(kind, *EvaluationFailure::new(code, message), record)
+    fn fails(&self, kind: FailureKind, failure: Box<EvaluationFailure>) -> StepFailure {
+        StepFailure {
+            kind,
+            failure,
+            attempts: 1,
+            moving: Box::new(self.clone()),
+        }
     }
+
+    fn refused(&self, kind: FailureKind, code: &'static str, message: &str) -> StepFailure {
+        self.fails(kind, EvaluationFailure::new(code, message))
+    }
+}
+
+/// A step that failed, and the record as it came to the step.
+#[derive(Debug)]
+struct StepFailure {
+    kind: FailureKind,
+    failure: Box<EvaluationFailure>,
+    attempts: u32,
+    moving: Box<Moving>,
+}
+
+type Stepped<T = ()> = Result<T, StepFailure>;
+
+/// A duration of the plan as the model counts time.
+fn ms(duration: u64) -> i64 {
+    i64::try_from(duration).unwrap_or(i64::MAX)
+}
+
+fn timestamp(ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 /// An interpreter of one process.
@@ -157,10 +167,6 @@ impl<'p> FlowModel<'p> {
         self.clock.unwrap_or(0)
     }
 
-    fn timestamp(ms: i64) -> Timestamp {
-        Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH)
-    }
-
     /// Records come faster than they leave, or no longer.
     pub fn set_slow(&mut self, is_slow: bool) {
         self.is_slow = is_slow;
@@ -172,14 +178,9 @@ impl<'p> FlowModel<'p> {
             .at
             .map_or(self.now(), Timestamp::as_millisecond)
             .max(self.now());
-        if self.clock.is_none() {
-            self.clock = Some(at);
+        if self.clock.replace(self.now()).is_none() {
             for source in &self.process.sources {
-                self.memory
-                    .inputs
-                    .entry(source.alias.clone())
-                    .or_default()
-                    .last_seen = at;
+                self.memory.input(&source.alias).last_seen = at;
             }
         }
         self.move_clock(at);
@@ -188,61 +189,60 @@ impl<'p> FlowModel<'p> {
         let offset = *offset - 1;
         let made = || EventId::derived(&[&input.stream, &offset.to_string()]);
         let id = input.id.unwrap_or_else(made);
-        for source in self
-            .process
-            .sources
-            .iter()
-            .filter(|source| source.stream == input.stream)
-        {
+        let takes = |source: &&SourcePlan| source.stream == input.stream;
+        for source in self.process.sources.iter().filter(takes) {
             let metadata = RecordMetadata {
                 key: input.key.clone(),
                 id: id.to_string(),
                 topic: input.stream.clone(),
                 partition: 0,
                 offset,
-                timestamp: Self::timestamp(at),
+                timestamp: timestamp(at),
                 headers: input.headers.clone(),
             };
             self.take(source, &input.value, metadata, id);
+            self.commit();
         }
         self.fire_due();
     }
 
     /// One record of one input, from its bytes to its last place.
     fn take(&mut self, source: &SourcePlan, value: &[u8], metadata: RecordMetadata, id: EventId) {
-        if self.is_slow
-            && let Some(reason) = self.slow_loss(id)
-        {
-            self.results.settle(&[id], Place::Lost(reason));
-            self.commit();
-            return;
+        let loss = self.slow_loss(id).filter(|_| self.is_slow);
+        if let Some(reason) = loss {
+            return self.results.settle(&[id], Place::Lost(reason));
         }
         let before = self.memory.clone();
-        let moving = match self.decode(source, value, &metadata, id) {
-            Ok(Some(moving)) => moving,
-            Ok(None) => {
-                self.results.settle(&[id], Place::Delivered);
-                self.commit();
-                return;
-            }
+        let mut moving = Moving {
+            record: JsonRecord::default(),
+            time: metadata.timestamp.as_millisecond(),
+            metadata: metadata.clone(),
+            id,
+            ids: vec![id],
+        };
+        let came = Came {
+            metadata: &metadata,
+            value,
+            ids: &[id],
+        };
+        match self.decode(source, value, &mut moving) {
+            Ok(true) => {}
+            Ok(false) => return self.results.settle(&[id], Place::Delivered),
             Err(failure) => {
                 self.results.clear();
-                let stream = format!("{}_dlq", self.name);
-                self.bury(&stream, &failure, "decode", &metadata, value, &[id]);
-                self.commit();
-                return;
+                return self.bury(&format!("{}_dlq", self.name), &failure, "decode", &came);
             }
-        };
+        }
         let time = moving.time;
-        let result = self.flow(&source.alias, 0, moving.clone());
-        if let Err(failure) = result {
+        if let Err(failure) = self.flow(&source.alias, 0, moving) {
             self.memory = before;
             self.results.clear();
-            self.handle(&failure, &metadata, value, &moving.ids);
+            self.handle(&failure, &came);
         }
-        self.memory
-            .see(&source.alias, time, self.clock.unwrap_or(0));
-        self.commit();
+        let now = self.now();
+        let input = self.memory.input(&source.alias);
+        input.newest = input.newest.max(Some(time));
+        input.last_seen = now;
     }
 
     /// The reason for which a record is lost while the process is slow.
@@ -283,40 +283,33 @@ impl<'p> FlowModel<'p> {
         if self.process.mode != ModePlan::Batch {
             return;
         }
-        while let Some((_, timer)) = self.memory.pop_due(i64::MAX) {
+        while let Some(timer) = self.memory.pop_due(i64::MAX) {
             self.fire(&timer);
         }
     }
 
     /// The time that timers run on: the watermark, or the clock.
     fn progress(&self) -> i64 {
-        match &self.process.time {
-            None => self.now(),
-            Some(time) => {
-                let delay = i64::try_from(time.watermark_delay_ms).unwrap_or(i64::MAX);
-                let idle = i64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
-                self.memory.newest(self.now(), idle).saturating_sub(delay)
-            }
-        }
+        let Some(time) = &self.process.time else {
+            return self.now();
+        };
+        let idle = i64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
+        let newest = self.memory.newest(self.now(), idle);
+        newest.saturating_sub(ms(time.watermark_delay_ms))
     }
 
     fn fire_due(&mut self) {
-        loop {
-            let progress = self.progress();
-            let Some((_, timer)) = self.memory.pop_due(progress) else {
-                return;
-            };
+        while let Some(timer) = self.memory.pop_due(self.progress()) {
             self.fire(&timer);
         }
     }
 
     fn fire(&mut self, timer: &ModelTimer) {
-        if let Err(failed) = self.fired(timer) {
-            let (failure, metadata, ids) = *failed;
+        if let Err(failure) = self.fired(timer) {
             // The timer took its entry out for good: the handler gets the record as it was.
             self.results.clear();
-            let value = failure.record.to_string().into_bytes();
-            self.handle(&failure, &metadata, &value, &ids);
+            let value = failure.moving.record.to_string();
+            self.handle(&failure, &Came::of(&failure.moving, &value));
         }
         self.commit();
     }
@@ -355,20 +348,25 @@ impl<'p> FlowModel<'p> {
     /// The values of a declared state that have not expired, as JSON by key.
     #[must_use]
     pub fn state(&self, name: &str) -> BTreeMap<String, String> {
-        let plan = self
-            .process
-            .state
-            .iter()
-            .find(|state| state.id == format!("state/{name}"));
-        let progress = self.progress();
+        let id = format!("state/{name}");
+        let plan = self.process.state.iter().find(|state| state.id == id);
         plan.map_or_else(BTreeMap::new, |plan| {
-            self.memory.state.shown(plan, self.now(), progress)
+            let time = state_time(plan, self.now(), self.progress());
+            self.memory.state.shown(plan, time)
         })
     }
 
     /// Records that wait in `await` and `hold`.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.memory.pending()
+        let waits = |at: usize| {
+            let operator = &self.process.steps[at].operator;
+            matches!(
+                operator,
+                OperatorPlan::Await { .. } | OperatorPlan::Hold { .. }
+            )
+        };
+        let kept = self.memory.kept.iter().filter(|((at, _), _)| waits(*at));
+        kept.map(|(_, kept)| kept.len()).sum()
     }
 }

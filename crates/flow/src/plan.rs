@@ -5,6 +5,7 @@
 //! ready to be evaluated.
 
 mod compare;
+mod conform;
 mod expression;
 mod operator;
 mod process;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use compare::{PlanChange, PlanChangeKind, compare};
+pub(crate) use conform::{conform, is_literal};
 pub use expression::PlanExpression;
 pub use operator::{
     AggregatePlan, ArmPlan, AssignPlan, BodyPlan, CheckPlan, CompletePlan, JoinKind, LeavePlan,
@@ -25,8 +27,8 @@ pub use operator::{
 };
 pub use process::{
     BackoffPlan, CheckpointPlan, CompletionPlan, FailureKind, HandlerPlan, HoldInputPlan,
-    MetricKind, MetricPlan, ModePlan, ParallelismPlan, ProcessPlan, ProjectPlan, RetryPlan,
-    SinkPlan, SlowPlan, SourcePlan, StateKind, StatePlan, TimePlan, TopicKind, TopicPlan, TtlPlan,
+    MetricKind, MetricPlan, ModePlan, ParallelismPlan, ProcessPlan, RetryPlan, SinkPlan, SlowPlan,
+    SourcePlan, StateKind, StatePlan, TimePlan, TopicKind, TopicPlan, TtlPlan,
 };
 pub(crate) use schema::object_type;
 pub use schema::{ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, SchemaPlan};

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tidegate_config::{Severity, parse_duration};
 use tidegate_core::EventId;
 
-use self::compare::{difference, difference_of_all};
+use self::compare::difference;
 use self::file::{RawExpect, RawSend, RawStep, RawTestFile};
 use crate::check::{Registered, check_flows};
 use crate::model::{FlowModel, ModelInput};
@@ -120,28 +120,19 @@ fn run(plan: &FlowPlan, file: &RawTestFile, steps: &[RawStep]) -> Result<(), Str
     // How many records of a stream were expected already.
     let mut expected: BTreeMap<String, usize> = BTreeMap::new();
     for (at, step) in steps.iter().enumerate() {
-        let result = match step {
-            RawStep::Send(send) => input(send).map(|input| model.send(input)),
+        let fails = |message: String| format!("step {}: {message}", at + 1);
+        match step {
+            RawStep::Send(send) => model.send(input(send).map_err(fails)?),
             // The model keeps everything in memory and goes on; the runtime restarts here.
-            RawStep::Crash => Ok(()),
-            RawStep::End => {
-                model.finish();
-                Ok(())
+            RawStep::Crash => {}
+            RawStep::End => model.finish(),
+            RawStep::Slow(is_slow) => model.set_slow(*is_slow),
+            RawStep::Advance(by) => {
+                let wrong = || format!("`{by}` is not a duration; one is `30s` or `7d`");
+                model.advance(parse_duration(by).ok_or_else(wrong).map_err(fails)?);
             }
-            RawStep::Slow(is_slow) => {
-                model.set_slow(*is_slow);
-                Ok(())
-            }
-            RawStep::Advance(by) => match parse_duration(by) {
-                Some(by) => {
-                    model.advance(by);
-                    Ok(())
-                }
-                None => Err(format!("`{by}` is not a duration; one is `30s` or `7d`")),
-            },
-            RawStep::Expect(expect) => check(&model, expect, &mut expected),
-        };
-        result.map_err(|message| format!("step {}: {message}", at + 1))?;
+            RawStep::Expect(expect) => check(&model, expect, &mut expected).map_err(fails)?,
+        }
         if !model.is_balanced() {
             return Err(format!("step {}: the books do not balance", at + 1));
         }
@@ -150,21 +141,14 @@ fn run(plan: &FlowPlan, file: &RawTestFile, steps: &[RawStep]) -> Result<(), Str
 }
 
 fn input(send: &RawSend) -> Result<ModelInput, String> {
-    let at = match &send.at {
-        None => None,
-        Some(text) => match text.parse::<Timestamp>() {
-            Ok(at) => Some(at),
-            Err(_) => {
-                return Err(format!(
-                    "`{text}` is not a time; one is `2026-01-05T10:00:00Z`"
-                ));
-            }
-        },
-    };
-    let id = match &send.id {
-        None => None,
-        Some(text) => Some(text.parse::<EventId>().map_err(|error| error.to_string())?),
-    };
+    let at = send.at.as_ref().map(|text| {
+        let at = text.parse::<Timestamp>();
+        at.map_err(|_| format!("`{text}` is not a time; one is `2026-01-05T10:00:00Z`"))
+    });
+    let id = send.id.as_ref().map(|text| {
+        let id = text.parse::<EventId>();
+        id.map_err(|error| error.to_string())
+    });
     let value = match (&send.value, &send.text) {
         (Some(value), None) => value.get().as_bytes().to_vec(),
         (None, Some(text)) => text.clone().into_bytes(),
@@ -176,8 +160,8 @@ fn input(send: &RawSend) -> Result<ModelInput, String> {
     Ok(ModelInput {
         stream: send.stream.clone(),
         key,
-        at,
-        id,
+        at: at.transpose()?,
+        id: id.transpose()?,
         value,
         headers: send.headers.clone(),
     })
@@ -195,61 +179,39 @@ fn check(
         *seen += outputs.len();
         let values: Vec<&str> = outputs.iter().map(|output| output.value.as_str()).collect();
         if let Some(wanted) = &expect.values {
-            let wanted: Vec<&str> = wanted.iter().map(|value| value.get()).collect();
-            wrong.extend(difference_of_all(
-                &wanted,
-                &values,
-                expect.is_partial(),
-                expect.is_any_order(),
-            ));
+            wrong.extend(expect.difference_of_all(wanted, &values, expect.is_partial()));
         }
         if let Some(keys) = &expect.keys {
-            let found: Vec<&str> = outputs
-                .iter()
-                .map(|output| output.key.as_deref().unwrap_or(""))
-                .collect();
+            let found = outputs.iter();
+            let found: Vec<&str> = found.map(|o| o.key.as_deref().unwrap_or("")).collect();
             let keys: Vec<String> = keys.iter().map(|key| file::plain(key)).collect();
             if keys != found {
                 wrong.push(format!("expected keys {keys:?}, found {found:?}"));
             }
         }
         if let Some(count) = expect.count.filter(|count| *count != outputs.len()) {
-            wrong.push(format!(
-                "expected {count} records, found {}: {}",
-                outputs.len(),
-                values.join(" ")
-            ));
+            let (found, values) = (outputs.len(), values.join(" "));
+            wrong.push(format!("expected {count} records, found {found}: {values}"));
         }
     }
-    if let Some(ledger) = &expect.ledger {
-        let account = model.account();
-        for (place, count) in ledger {
-            let found = account
-                .places()
-                .into_iter()
-                .find(|(name, _)| name == place)
-                .map(|(_, count)| count);
-            let lost = place.strip_prefix("lost.").map(|reason| {
-                account
-                    .lost
-                    .reasons()
-                    .filter(|(name, _)| *name == reason)
-                    .map(|(_, count)| count)
-                    .sum::<i64>()
-            });
-            let accepted = (place == "accepted").then_some(account.accepted);
-            match found.or(lost).or(accepted) {
-                Some(found) if found == *count => {}
-                Some(found) => wrong.push(format!("expected {count} {place}, found {found}")),
-                None => wrong.push(format!("`{place}` is not a place of the books")),
-            }
+    let account = model.account();
+    for (place, count) in expect.ledger.iter().flatten() {
+        let mut places = account.places().into_iter();
+        let found = places.find(|(name, _)| name == place);
+        let lost = place.strip_prefix("lost.").map(|reason| {
+            let reasons = account.lost.reasons().filter(|(name, _)| *name == reason);
+            reasons.map(|(_, count)| count).sum::<i64>()
+        });
+        let accepted = (place == "accepted").then_some(account.accepted);
+        match found.map(|(_, count)| count).or(lost).or(accepted) {
+            Some(found) if found == *count => {}
+            Some(found) => wrong.push(format!("expected {count} {place}, found {found}")),
+            None => wrong.push(format!("`{place}` is not a place of the books")),
         }
     }
-    if let Some(pending) = expect.pending.filter(|pending| *pending != model.pending()) {
-        wrong.push(format!(
-            "expected {pending} pending, found {}",
-            model.pending()
-        ));
+    let pending = model.pending();
+    if let Some(wanted) = expect.pending.filter(|wanted| *wanted != pending) {
+        wrong.push(format!("expected {wanted} pending, found {pending}"));
     }
     for (name, entries) in &expect.state {
         let found = model.state(name);
@@ -259,10 +221,8 @@ fn check(
                 None => wrong.push(format!("the state `{name}` has nothing for `{key}`")),
                 Some(found) => {
                     let different = difference(value.get(), found, expect.is_partial());
-                    wrong
-                        .extend(different.map(|different| {
-                            format!("the state `{name}` of `{key}`: {different}")
-                        }));
+                    let shown = |text| format!("the state `{name}` of `{key}`: {text}");
+                    wrong.extend(different.map(shown));
                 }
             }
         }
@@ -270,20 +230,13 @@ fn check(
     if let Some(letters) = &expect.dead_letters {
         let found: Vec<String> = model.dead_letters().iter().map(file::shown).collect();
         let found: Vec<&str> = found.iter().map(String::as_str).collect();
-        let wanted: Vec<&str> = letters.iter().map(|letter| letter.get()).collect();
-        wrong.extend(difference_of_all(
-            &wanted,
-            &found,
-            true,
-            expect.is_any_order(),
-        ));
+        wrong.extend(expect.difference_of_all(letters, &found, true));
     }
     for (name, count) in &expect.metrics {
         let found = model.metric(name).len();
         if found != *count {
-            wrong.push(format!(
-                "expected the metric `{name}` {count} times, found {found}"
-            ));
+            let message = format!("expected the metric `{name}` {count} times, found {found}");
+            wrong.push(message);
         }
     }
     if wrong.is_empty() {

@@ -20,7 +20,6 @@ pub use parser::{
 };
 pub use printer::print;
 pub use tree::{SyntaxNode, SyntaxTree};
-pub use unsupported::Unsupported;
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,11 @@
 //! A record stays the bytes that it came as ([`JsonRecord`]); a field becomes a [`FlowValue`] when an expression
 //! touches it. Money is a [`FlowValue::Decimal`], read from the digits and never a float.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "values of any other type have neither keys nor an order"
+)]
+
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
@@ -14,6 +19,7 @@ use rust_decimal::Decimal;
 
 mod json;
 mod number;
+pub(crate) mod paths;
 mod record;
 mod text;
 
@@ -128,6 +134,17 @@ impl FlowType {
         }
     }
 
+    /// Whether a value of this type may have fields: a map, an object, or one that is not known.
+    pub(crate) const fn has_fields(&self) -> bool {
+        matches!(self, Self::Map(_) | Self::Object(_) | Self::Dynamic)
+    }
+
+    /// Whether a value of this type may be the key of a map.
+    pub(crate) const fn is_key(&self) -> bool {
+        let is_number = matches!(self, Self::Integer | Self::Unsigned);
+        is_number || matches!(self, Self::String | Self::Boolean | Self::Dynamic)
+    }
+
     /// Whether it is a type of numbers.
     #[must_use]
     pub fn is_number(&self) -> bool {
@@ -226,15 +243,7 @@ impl<'a> MapKey<'a> {
             FlowValue::Integer(number) => Some(Self::Number(i128::from(*number))),
             FlowValue::Unsigned(number) => Some(Self::Number(i128::from(*number))),
             FlowValue::String(text) => Some(Self::String(text.clone())),
-            FlowValue::Null
-            | FlowValue::Double(_)
-            | FlowValue::Decimal(_)
-            | FlowValue::Bytes(_)
-            | FlowValue::Timestamp(_)
-            | FlowValue::Duration(_)
-            | FlowValue::List(_)
-            | FlowValue::Map(_)
-            | FlowValue::Type(_) => None,
+            _ => None,
         }
     }
 
@@ -358,29 +367,21 @@ impl<'a> FlowValue<'a> {
             (FlowValue::Duration(a), FlowValue::Duration(b)) => a == b,
             (FlowValue::Type(a), FlowValue::Type(b)) => a == b,
             (FlowValue::List(a), FlowValue::List(b)) => {
-                if a.len() != b.len() {
-                    return Ok(false);
-                }
-                spend(a.len())?;
+                let mut are_equal = a.len() == b.len();
+                spend(if are_equal { a.len() } else { 0 })?;
                 for (a, b) in a.iter().zip(b.iter()) {
-                    if !a.equals(b, spend)? {
-                        return Ok(false);
-                    }
+                    are_equal = are_equal && a.equals(b, spend)?;
                 }
-                true
+                are_equal
             }
             (FlowValue::Map(a), FlowValue::Map(b)) => {
-                if a.len() != b.len() {
-                    return Ok(false);
-                }
-                spend(a.len())?;
+                let mut are_equal = a.len() == b.len();
+                spend(if are_equal { a.len() } else { 0 })?;
                 for (key, a) in a.iter() {
-                    match b.get(key) {
-                        Some(b) if a.equals(b, spend)? => {}
-                        Some(_) | None => return Ok(false),
-                    }
+                    let b = b.get(key).filter(|_| are_equal);
+                    are_equal = b.map_or(Ok(false), |b| a.equals(b, spend))?;
                 }
-                true
+                are_equal
             }
             (a, b) if a.kind().is_number() && b.kind().is_number() => {
                 compare_numbers(a, b)? == Some(Ordering::Equal)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_config::{Config, Problem};
+use tidegate_config::{Config, Problem, nearest};
 
 use super::{CheckedFlows, NamedPlace};
 use crate::plan::{OperatorPlan, ProcessPlan};
@@ -39,48 +39,40 @@ impl Bindings {
     pub fn from_config(config: &Config) -> Self {
         let streams = config.names("streams").into_iter().map(|name| {
             let key = |key: &str| format!("streams.\"{name}\".{key}");
-            let partitions = config
-                .integer(&key("partitions"))
-                .and_then(|count| u32::try_from(count).ok());
-            let cluster = config.text(&key("cluster")).unwrap_or("default").to_owned();
-            let origin = config
-                .origin(&format!("streams.\"{name}\""))
-                .map(|origin| origin.to_string());
-            (
-                name.to_owned(),
-                StreamBinding {
-                    cluster,
-                    partitions,
-                    origin: origin.unwrap_or_default(),
-                },
-            )
+            let partitions = config.integer(&key("partitions"));
+            let origin = config.origin(&format!("streams.\"{name}\""));
+            let binding = StreamBinding {
+                cluster: config.text(&key("cluster")).unwrap_or("default").to_owned(),
+                partitions: partitions.and_then(|count| u32::try_from(count).ok()),
+                origin: origin.map_or(String::new(), |origin| origin.to_string()),
+            };
+            (name.to_owned(), binding)
         });
-        let streams = streams.collect();
-        let others = ["lookups", "checkpoints", "state-backends"]
-            .into_iter()
-            .flat_map(|section| {
-                config
-                    .names(section)
-                    .into_iter()
-                    .map(move |name| LookupBinding {
-                        section: section.to_owned(),
-                        name: name.to_owned(),
-                        kind: config
-                            .text(&format!("{section}.\"{name}\".type"))
-                            .unwrap_or_default()
-                            .to_owned(),
-                    })
-            });
-        let others = others.collect();
+        let mut others = Vec::new();
+        for section in ["lookups", "checkpoints", "state-backends"] {
+            for name in config.names(section) {
+                let kind = config.text(&format!("{section}.\"{name}\".type"));
+                others.push(LookupBinding {
+                    section: section.to_owned(),
+                    name: name.to_owned(),
+                    kind: kind.unwrap_or_default().to_owned(),
+                });
+            }
+        }
         let weaker = config.names("resources").into_iter().filter(|name| {
             let delivery = config.text(&format!("resources.\"{name}\".delivery"));
             delivery.is_some_and(|delivery| delivery != "exactly-once")
         });
         Self {
-            streams,
+            streams: streams.collect(),
             others,
             weaker: weaker.map(str::to_owned).collect(),
         }
+    }
+
+    fn origin(&self, stream: &str) -> &str {
+        let binding = self.streams.get(stream);
+        binding.map_or("", |binding| &binding.origin)
     }
 }
 
@@ -139,13 +131,11 @@ pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnost
     }
     for (name, process) in flows.plan.iter().flat_map(|plan| &plan.processes) {
         let place = |stream: &str| {
-            let mut places = flows
-                .places
-                .iter()
-                .filter(|place| place.process == *name && place.section == "streams");
-            places
-                .find(|place| place.name == stream)
-                .map_or(Span::default(), |place| place.span)
+            let mut places = flows.places.iter();
+            let place = places.find(|place| {
+                place.section == "streams" && place.process == *name && place.name == stream
+            });
+            place.map_or(Span::default(), |place| place.span)
         };
         found.extend(partitions(process, bindings, &place));
         if !bindings.weaker.contains(name) {
@@ -163,54 +153,30 @@ fn bound(place: &NamedPlace, bindings: &Bindings) -> Option<Diagnostic> {
         span,
         ..
     } = place;
-    let missing = |code, names: Vec<&str>| {
-        let near = tidegate_config::nearest(name, names.into_iter())
-            .map(|near| format!("did you mean `{near}`?"));
-        let help =
-            near.unwrap_or_else(|| format!("add `{name}` to `{section}` in the configuration"));
-        Some(
-            Diagnostic::new(
-                code,
-                *span,
-                format!("`{section}` of the configuration has no `{name}`"),
-            )
-            .help(help),
-        )
-    };
+    let others = bindings.others.iter();
+    let others = others.filter(|other| other.section == *section);
+    let mut names: Vec<(&str, &str)> = others
+        .map(|other| (other.name.as_str(), other.kind.as_str()))
+        .collect();
     if *section == "streams" {
-        let is_bound = bindings.streams.contains_key(name);
-        return if is_bound {
-            None
-        } else {
-            missing(
-                "TG0701",
-                bindings.streams.keys().map(String::as_str).collect(),
-            )
-        };
+        names.extend(bindings.streams.keys().map(|name| (name.as_str(), "")));
     }
-    let of_section = || {
-        bindings
-            .others
-            .iter()
-            .filter(|other| other.section == *section)
-    };
-    let Some(binding) = of_section().find(|other| other.name == *name) else {
-        let code = if *section == "lookups" {
-            "TG0703"
-        } else {
-            "TG0705"
+    let Some((_, kind)) = names.iter().find(|(bound, _)| bound == name) else {
+        let code = match *section {
+            "streams" => "TG0701",
+            "lookups" => "TG0703",
+            _ => "TG0705",
         };
-        return missing(
-            code,
-            of_section().map(|other| other.name.as_str()).collect(),
-        );
+        let near = nearest(name, names.iter().map(|(name, _)| *name));
+        let near = near.map(|near| format!("did you mean `{near}`?"));
+        let add = || format!("add `{name}` to `{section}` in the configuration");
+        let message = format!("`{section}` of the configuration has no `{name}`");
+        let found = Diagnostic::new(code, *span, message);
+        return Some(found.help(near.unwrap_or_else(add)));
     };
-    let is_missing = NOT_BUILT.contains(&(section, binding.kind.as_str()));
-    is_missing.then(|| {
-        let message = format!(
-            "`{section}.{name}` is of type `{}`, which this build does not have",
-            binding.kind
-        );
+    NOT_BUILT.contains(&(section, kind)).then(|| {
+        let message =
+            format!("`{section}.{name}` is of type `{kind}`, which this build does not have");
         Diagnostic::new("TG0704", *span, message)
     })
 }
@@ -233,27 +199,15 @@ fn partitions(
         let sources = process
             .sources
             .iter()
-            .filter(|source| step.inputs.contains(&source.alias));
-        let sources = sources.filter(|source| source.repartition.is_none());
-        let counts: Vec<(&str, u32)> = sources
-            .filter_map(|source| {
-                Some((
-                    source.stream.as_str(),
-                    bindings.streams.get(&source.stream)?.partitions?,
-                ))
-            })
-            .collect();
-        let differs = counts
-            .iter()
-            .find(|(_, count)| Some(count) != counts.first().map(|(_, count)| count));
-        if let (Some((first, one)), Some((stream, other))) = (counts.first(), differs) {
-            let origin = |stream: &str| {
-                bindings
-                    .streams
-                    .get(stream)
-                    .map_or("", |binding| &binding.origin)
-            };
-            let (at, there) = (origin(first), origin(stream));
+            .filter(|source| step.inputs.contains(&source.alias) && source.repartition.is_none());
+        let mut counts = sources.filter_map(|source| {
+            let count = bindings.streams.get(&source.stream)?.partitions?;
+            Some((source.stream.as_str(), count))
+        });
+        let first = counts.next();
+        let other = counts.find(|(_, count)| Some(*count) != first.map(|(_, count)| count));
+        if let (Some((first, one)), Some((stream, other))) = (first, other) {
+            let (at, there) = (bindings.origin(first), bindings.origin(stream));
             let message = format!(
                 "`{first}` has {one} partitions ({at}) and `{stream}` has {other} ({there})"
             );
@@ -269,27 +223,19 @@ fn clusters(
     bindings: &Bindings,
     place: &dyn Fn(&str) -> Span,
 ) -> Vec<Diagnostic> {
-    let cluster = |stream: &str| {
-        bindings
-            .streams
-            .get(stream)
-            .map(|binding| binding.cluster.as_str())
-    };
-    let Some(home) = process
-        .sources
-        .iter()
-        .find_map(|source| cluster(&source.stream))
-    else {
-        return Vec::new();
-    };
-    let away = process
-        .sinks
-        .iter()
-        .filter(|sink| cluster(&sink.stream).is_some_and(|other| other != home));
-    away.map(|sink| {
-        let origin = bindings.streams.get(&sink.stream).map_or("", |binding| &binding.origin);
-        let message = format!("`{}` is in another cluster than the input ({origin}), so it cannot commit with the epoch", sink.stream);
-        Diagnostic::new("TG0708", place(&sink.stream), message).help("say `delivery: at-least-once` in `resources`")
-    })
-    .collect()
+    let cluster = |stream: &str| Some(bindings.streams.get(stream)?.cluster.as_str());
+    let mut sources = process.sources.iter();
+    let home = sources.find_map(|source| cluster(&source.stream));
+    let streams = process.sinks.iter().map(|sink| sink.stream.as_str());
+    let is_away =
+        |stream: &&str| home.is_some() && cluster(stream).is_some_and(|c| Some(c) != home);
+    let away = streams.filter(is_away).map(|stream| {
+        let origin = bindings.origin(stream);
+        let message = format!(
+            "`{stream}` is in another cluster than the input ({origin}), so it cannot commit with the epoch"
+        );
+        let found = Diagnostic::new("TG0708", place(stream), message);
+        found.help("say `delivery: at-least-once` in `resources`")
+    });
+    away.collect()
 }

@@ -5,16 +5,14 @@ use regex::Regex;
 use super::FlowChecker;
 use crate::Span;
 use crate::plan::{ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, SchemaPlan};
-use crate::syntax::{MAX_FIELDS, SyntaxNode};
+use crate::syntax::{MAX_FIELDS, SyntaxNode as Node};
 
 /// A declared name.
 #[derive(Clone, Copy)]
 pub(super) struct Declaration<'t> {
     /// The label of its node: `process`, `schema`, `lookup`, `transform` or `decision`.
     pub(super) kind: &'static str,
-    pub(super) node: SyntaxNode<'t>,
-    /// The node of its name.
-    name: SyntaxNode<'t>,
+    pub(super) node: Node<'t>,
 }
 
 impl Declaration<'_> {
@@ -26,101 +24,71 @@ impl Declaration<'_> {
 
 /// The kind of a declaration as messages name it.
 pub(super) fn kind_text(kind: &str) -> &str {
-    if kind == "decision" {
-        "decision table"
-    } else {
-        kind
+    match kind {
+        "decision" => "decision table",
+        kind => kind,
     }
 }
 
 impl<'t> FlowChecker<'t> {
     /// Collects all names, and the shapes of schemas and lookups.
     pub(super) fn declarations(&mut self) {
-        for tree in self.trees {
-            for node in tree.root().children() {
-                let Some(name) = node.get("name") else {
-                    continue;
-                };
-                let text = name.name();
-                if let Some(first) = self.names.get(&text) {
-                    let also = first.name.span();
-                    let message = format!(
-                        "`{text}` is declared twice: as {} and as {}",
-                        kind_text(first.kind),
-                        kind_text(node.label())
-                    );
-                    self.found("TG0101", name.span(), message).also = Some(also);
-                    continue;
-                }
-                if self.registered.has(&text) {
-                    self.found(
-                        "TG0106",
-                        name.span(),
-                        format!("`{text}` is registered in Rust, too"),
-                    );
-                }
-                self.names.insert(
-                    text,
-                    Declaration {
-                        kind: node.label(),
-                        node,
-                        name,
-                    },
-                );
+        for node in self.trees.iter().flat_map(|tree| tree.root().children()) {
+            let (name, kind) = (node.child("name"), node.label());
+            let text = name.name();
+            if let Some(first) = self.names.get(&text).copied() {
+                let (was, is) = (kind_text(first.kind), kind_text(kind));
+                let message = format!("`{text}` is declared twice: as {was} and as {is}");
+                self.found("TG0101", name, message).also = Some(first.node.child("name").span());
+                continue;
             }
+            if self.registered.has(&text) {
+                let message = format!("`{text}` is registered in Rust, too");
+                self.found("TG0106", name, message);
+            }
+            self.names.insert(text, Declaration { kind, node });
         }
-        for (name, declaration) in self.names.clone() {
-            let node = declaration.node;
-            match declaration.kind {
-                "schema" => {
-                    let schema = self.schema(node);
-                    self.plan.schemas.insert(name, schema);
-                }
-                "lookup" => {
-                    let (key, fields) = (paths(node, "key"), self.fields(node));
-                    self.plan.lookups.insert(name, LookupPlan { key, fields });
-                }
-                _ => {}
+        for (name, Declaration { kind, node }) in self.names.clone() {
+            if kind == "schema" {
+                let schema = self.schema(node);
+                self.plan.schemas.insert(name, schema);
+            } else if kind == "lookup" {
+                let (key, fields) = (node.path_names("key"), self.fields(node));
+                self.plan.lookups.insert(name, LookupPlan { key, fields });
             }
         }
     }
 
-    fn schema(&mut self, node: SyntaxNode<'t>) -> SchemaPlan {
+    fn schema(&mut self, node: Node<'t>) -> SchemaPlan {
         let fields = self.fields(node);
-        let keys = node.get("key").into_iter().flat_map(|key| key.all("path"));
-        for path in keys.chain(node.get("time")) {
+        for path in node.paths("key").chain(node.get("time")) {
             let name = path.name();
-            if !fields.iter().any(|field| field.name == name) && !node.tree().is_broken(node) {
-                let names = fields.iter().map(|field| field.name.as_str());
-                self.unknown("TG0301", path.span(), ("field", &name), names);
+            let field = fields.iter().find(|field| field.name == name);
+            if field.is_none() && !node.tree().is_broken(node) {
+                let names = fields.iter().map(|field| field.name.clone());
+                self.unknown("TG0301", path, "field", names.collect());
             }
-        }
-        if let Some(time) = node.get("time") {
-            let field = fields.iter().find(|field| field.name == time.name());
-            if field.is_some_and(|field| field.kind != FieldType::Timestamp) {
-                self.found(
-                    "TG0303",
-                    time.span(),
-                    format!("`{}` is not a timestamp", time.name()),
-                );
+            let is_time = field.is_none_or(|field| field.kind == FieldType::Timestamp);
+            if path.label() == "time" && !is_time {
+                self.found("TG0303", path, format!("`{name}` is not a timestamp"));
             }
         }
         SchemaPlan {
-            version: node.get("version").map(SyntaxNode::unquoted),
-            key: paths(node, "key"),
-            time: node.get("time").map(SyntaxNode::name),
+            version: node.get("version").map(Node::unquoted),
+            key: node.path_names("key"),
+            time: node.get("time").map(Node::name),
             fields,
         }
     }
 
-    fn fields(&mut self, node: SyntaxNode<'t>) -> Vec<FieldPlan> {
+    fn fields(&mut self, node: Node<'t>) -> Vec<FieldPlan> {
         let mut fields = Vec::new();
         for field in node.all("field") {
             if fields.len() == MAX_FIELDS {
                 self.too_many_fields(field.span());
                 break;
             }
-            fields.extend(self.field(field));
+            fields.push(self.field(field));
         }
         fields
     }
@@ -131,78 +99,64 @@ impl<'t> FlowChecker<'t> {
         self.found("TG0016", span, message);
     }
 
-    fn field(&mut self, node: SyntaxNode<'t>) -> Option<FieldPlan> {
-        let (name, kind) = (node.get("field")?.name(), node.get("type")?);
+    fn field(&mut self, node: Node<'t>) -> FieldPlan {
         let mut field = FieldPlan {
-            name,
-            kind: self.field_type(kind),
+            name: node.child("field").name(),
+            kind: self.field_type(node.child("type")),
             optional: false,
             default: None,
             constraints: Vec::new(),
         };
+        let kind = field.kind.clone();
         for modifier in node.all("modifier") {
-            let span = modifier.span();
-            let mut fits = true;
-            let constraint = match modifier.word() {
+            let bounds = ["from", "to"].map(|label| modifier.child(label).words().concat());
+            let (fits, constraint) = match modifier.word() {
                 "optional" => {
                     field.optional = true;
-                    continue;
+                    (true, None)
                 }
                 "default" => {
-                    field.default = modifier.get("default").map(literal);
-                    fits = field
-                        .default
-                        .iter()
-                        .all(|value| fits_type(value, &field.kind));
-                    None
+                    let default = literal(modifier.child("default"));
+                    let fits = fits_type(&default, &kind);
+                    field.default = Some(default);
+                    (fits, None)
                 }
                 "range" => {
-                    let bounds = modifier.get("from").zip(modifier.get("to"));
-                    bounds.map(|(from, to)| {
-                        let (from, to) = (from.words().concat(), to.words().concat());
-                        fits = is_number(&field.kind) && number(&from) <= number(&to);
-                        ConstraintPlan::Range(from, to)
-                    })
+                    let [from, to] = bounds;
+                    let fits = is_number(&kind) && number(&from) <= number(&to);
+                    (fits, Some(ConstraintPlan::Range(from, to)))
                 }
                 "length" => {
-                    let bounds = modifier
-                        .get("from")
-                        .and_then(SyntaxNode::int)
-                        .zip(modifier.get("to").and_then(SyntaxNode::int));
-                    bounds.map(|(from, to)| {
-                        fits = field.kind == FieldType::String && from <= to;
-                        ConstraintPlan::Length(from, to)
-                    })
+                    let [from, to] = bounds.map(|bound| bound.parse().ok());
+                    let fits = kind == FieldType::String && from <= to;
+                    let bounds = from.zip(to);
+                    (
+                        fits,
+                        bounds.map(|(from, to)| ConstraintPlan::Length(from, to)),
+                    )
                 }
-                "pattern" => modifier.get("pattern").map(|pattern| {
-                    let pattern = pattern.unquoted();
-                    fits = field.kind == FieldType::String && Regex::new(&pattern).is_ok();
-                    ConstraintPlan::Pattern(pattern)
-                }),
+                "pattern" => {
+                    let pattern = modifier.child("pattern").unquoted();
+                    let fits = kind == FieldType::String && Regex::new(&pattern).is_ok();
+                    (fits, Some(ConstraintPlan::Pattern(pattern)))
+                }
                 _ => {
                     let values: Vec<LiteralPlan> = modifier.all("value").map(literal).collect();
-                    fits = values.iter().all(|value| fits_type(value, &field.kind));
-                    Some(ConstraintPlan::Values(values))
+                    let fits = values.iter().all(|value| fits_type(value, &kind));
+                    (fits, Some(ConstraintPlan::Values(values)))
                 }
             };
             field.constraints.extend(constraint);
             if !fits {
-                let message = format!(
-                    "this `{}` does not fit the type of `{}`",
-                    modifier.word(),
-                    field.name
-                );
-                self.found("TG0310", span, message);
+                let (word, name) = (modifier.word(), &field.name);
+                let message = format!("this `{word}` does not fit the type of `{name}`");
+                self.found("TG0310", modifier, message);
             }
         }
-        Some(field)
+        field
     }
 
-    fn field_type(&mut self, node: SyntaxNode<'t>) -> FieldType {
-        let mut of = || {
-            node.get("of")
-                .map_or(FieldType::Json, |of| self.field_type(of))
-        };
+    fn field_type(&mut self, node: Node<'t>) -> FieldType {
         match node.word() {
             "string" => FieldType::String,
             "integer" => FieldType::Integer,
@@ -213,37 +167,28 @@ impl<'t> FlowChecker<'t> {
             "uuid" => FieldType::Uuid,
             "bytes" => FieldType::Bytes,
             "decimal" => self.decimal(node),
-            "list" => FieldType::List(Box::new(of())),
-            "map" => FieldType::Map(Box::new(of())),
+            "list" => FieldType::List(Box::new(self.field_type(node.child("of")))),
+            "map" => FieldType::Map(Box::new(self.field_type(node.child("of")))),
             "object" => FieldType::Object(self.fields(node)),
             _ => FieldType::Json,
         }
     }
 
-    fn decimal(&mut self, node: SyntaxNode<'t>) -> FieldType {
+    fn decimal(&mut self, node: Node<'t>) -> FieldType {
         let digits = |label: &str| node.get(label)?.word().parse::<u32>().ok();
         let both = digits("precision").zip(digits("scale"));
-        let is_given = node.has("precision");
-        let fits = both
-            .is_some_and(|(precision, scale)| (1..=28).contains(&precision) && scale <= precision);
-        if is_given && !fits {
+        let fits = both.is_some_and(|(all, scale)| (1..=28).contains(&all) && scale <= all);
+        if node.has("precision") && !fits {
             let message =
                 "a decimal has 1 to 28 digits, and at most as many of them behind the point";
-            self.found("TG0310", node.span(), message);
+            self.found("TG0310", node, message);
         }
         FieldType::Decimal(both)
     }
 }
 
-/// The names of a list of fields under a label.
-pub(super) fn paths(node: SyntaxNode<'_>, label: &str) -> Vec<String> {
-    node.get(label).map_or(Vec::new(), |fields| {
-        fields.all("path").map(SyntaxNode::name).collect()
-    })
-}
-
 /// A literal of the text.
-pub(super) fn literal(node: SyntaxNode<'_>) -> LiteralPlan {
+pub(super) fn literal(node: Node<'_>) -> LiteralPlan {
     match node.word() {
         "true" => LiteralPlan::Boolean(true),
         "false" => LiteralPlan::Boolean(false),
@@ -270,8 +215,8 @@ pub(super) fn fits_type(literal: &LiteralPlan, kind: &FieldType) -> bool {
         LiteralPlan::Number(digits) => {
             let is_whole = !digits.contains('.');
             let is_exact = !matches!(kind, FieldType::Decimal(_)) || number(digits).is_some();
-            kind == &FieldType::Json
-                || (is_number(kind) && is_exact && (is_whole || *kind != FieldType::Integer))
+            let fits = is_number(kind) && is_exact && (is_whole || *kind != FieldType::Integer);
+            fits || *kind == FieldType::Json
         }
         LiteralPlan::Text(text) => match kind {
             FieldType::Timestamp => text.parse::<jiff::Timestamp>().is_ok(),

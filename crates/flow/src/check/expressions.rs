@@ -1,152 +1,124 @@
 //! Expressions at their places in a flow.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the fields of any other type are not known"
+)]
+
 use std::sync::Arc;
 
 use super::FlowChecker;
 use crate::Span;
-use crate::expression::{ExpressionScope, check, parse};
+use crate::expression::{ExpressionScope as Scope, check, parse};
 use crate::plan::PlanExpression;
-use crate::syntax::SyntaxNode;
+use crate::syntax::SyntaxNode as Node;
 use crate::value::{FlowType, ObjectType};
 
 impl FlowChecker<'_> {
     /// Compiles the expression of a node. Its type is dynamic where it has a mistake, so that nothing else is said.
     pub(super) fn expression(
         &mut self,
-        node: SyntaxNode<'_>,
-        scope: &ExpressionScope,
+        node: Node<'_>,
+        scope: &Scope,
     ) -> (PlanExpression, FlowType) {
         if self.is_full() {
             return (PlanExpression::default(), FlowType::Dynamic);
         }
-        let (text, span) = (node.source_text(), node.span());
-        let compiled = parse(&text, span).and_then(|expression| check(&expression, scope));
-        let text = node.canonical_text();
-        match compiled {
-            Ok(checked) => {
-                let kind = checked.kind().clone();
-                (
-                    PlanExpression {
-                        text,
-                        checked: Some(Arc::new(checked)),
-                    },
-                    kind,
-                )
+        let (mut checked, mut kind) = (None, FlowType::Dynamic);
+        let parsed = parse(&node.source_text(), node.span());
+        match parsed.and_then(|expression| check(&expression, scope)) {
+            Ok(right) => {
+                kind = right.kind().clone();
+                checked = Some(Arc::new(right));
             }
             Err(found) => {
                 self.errors += found.len();
                 self.diagnostics.extend(found);
-                (
-                    PlanExpression {
-                        text,
-                        checked: None,
-                    },
-                    FlowType::Dynamic,
-                )
             }
         }
+        let text = node.canonical_text();
+        (PlanExpression { text, checked }, kind)
     }
 
     /// The same for a condition.
-    pub(super) fn condition(
-        &mut self,
-        node: SyntaxNode<'_>,
-        scope: &ExpressionScope,
-    ) -> PlanExpression {
+    pub(super) fn condition(&mut self, node: Node<'_>, scope: &Scope) -> PlanExpression {
         let (expression, kind) = self.expression(node, scope);
         self.expect(node.span(), &kind, &FlowType::Boolean, "a condition");
         expression
     }
 
-    /// Compiles a text that we put together from parts of `node`; a mistake is one of the whole node.
+    /// Compiles a condition that we put together from parts of `node`; a mistake is one of the whole node.
     pub(super) fn composed(
         &mut self,
         text: String,
-        node: SyntaxNode<'_>,
-        scope: &ExpressionScope,
+        node: Node<'_>,
+        scope: &Scope,
     ) -> PlanExpression {
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        let compiled =
-            parse(&text, Span::new(0, 0, length)).and_then(|expression| check(&expression, scope));
-        match compiled {
-            Ok(checked) => {
-                self.expect(
-                    node.span(),
-                    checked.kind(),
-                    &FlowType::Boolean,
-                    "a condition",
-                );
-                PlanExpression {
-                    text,
-                    checked: Some(Arc::new(checked)),
-                }
+        let parsed = parse(&text, Span::new(0, 0, length));
+        let mut checked = None;
+        match parsed.and_then(|expression| check(&expression, scope)) {
+            Ok(right) => {
+                self.expect(node.span(), right.kind(), &FlowType::Boolean, "a condition");
+                checked = Some(Arc::new(right));
             }
             Err(found) => {
                 for mut diagnostic in found {
                     diagnostic.span = node.span();
                     self.diagnostics.push(diagnostic);
                 }
-                PlanExpression {
-                    text,
-                    checked: None,
-                }
             }
         }
+        PlanExpression { text, checked }
     }
 
     /// Says so where a type does not fit its place.
     pub(super) fn expect(&mut self, span: Span, kind: &FlowType, wanted: &FlowType, place: &str) {
         if !kind.fits(wanted) {
-            self.found(
-                "TG0305",
-                span,
-                format!("{place} must be {wanted}, and this is {kind}"),
-            );
+            let message = format!("{place} must be {wanted}, and this is {kind}");
+            self.found("TG0305", span, message);
+        }
+    }
+
+    /// Says so where a value is no number.
+    pub(super) fn expect_number(&mut self, node: Node<'_>, kind: &FlowType, place: &str) {
+        if !kind.is_number() && *kind != FlowType::Dynamic {
+            let message = format!("{place} needs a number, and this is {kind}");
+            self.found("TG0305", node, message);
         }
     }
 
     /// The type of a path into a record; says so where the record is known and has no such field.
-    pub(super) fn path(&mut self, node: SyntaxNode<'_>, record: &ObjectType) -> FlowType {
-        let name = node.name();
-        match path_type(record, &name) {
-            Some(kind) => kind,
-            None => {
-                let names = record.fields.keys().map(String::as_str);
-                self.unknown("TG0301", node.span(), ("field", &name), names);
-                FlowType::Dynamic
-            }
-        }
+    pub(super) fn path(&mut self, node: Node<'_>, record: &ObjectType) -> FlowType {
+        path_type(record, &node.name()).unwrap_or_else(|| {
+            let names = record.fields.keys().cloned().collect();
+            self.unknown("TG0301", node, "field", names);
+            FlowType::Dynamic
+        })
     }
 
-    /// Checks all paths of a list of fields.
-    pub(super) fn all_paths(&mut self, node: SyntaxNode<'_>, label: &str, record: &ObjectType) {
-        for path in node
-            .get(label)
-            .into_iter()
-            .flat_map(|fields| fields.all("path"))
-        {
+    /// Checks all paths of a list of fields, and gives their names.
+    pub(super) fn all_paths(
+        &mut self,
+        node: Node<'_>,
+        label: &str,
+        record: &ObjectType,
+    ) -> Vec<String> {
+        for path in node.paths(label) {
             self.path(path, record);
         }
+        node.path_names(label)
     }
 }
 
 /// The type of a path into a record; none where the record has no such field.
 pub(super) fn path_type(record: &ObjectType, path: &str) -> Option<FlowType> {
-    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
-    let kind = record.field(first)?;
-    if rest.is_empty() {
-        return Some(kind);
-    }
-    if let FlowType::Object(object) = &kind {
-        return path_type(object, rest);
-    }
-    let FlowType::Map(of) = kind else {
-        return Some(FlowType::Dynamic);
+    let Some((first, rest)) = path.split_once('.') else {
+        return record.field(path);
     };
-    Some((*of).clone())
-}
-
-/// The last name of a path, which is what a key field is called in a result.
-pub(super) fn last_name(path: &str) -> &str {
-    path.rsplit('.').next().unwrap_or(path)
+    match record.field(first)? {
+        FlowType::Object(object) => path_type(&object, rest),
+        FlowType::Map(of) => Some((*of).clone()),
+        _ => Some(FlowType::Dynamic),
+    }
 }

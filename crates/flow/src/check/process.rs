@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::declarations::paths;
+use super::declarations::Declaration;
 use super::expressions::path_type;
+use super::transforms::UsedTransform;
 use super::{FlowChecker, NamedPlace};
 use crate::expression::ExpressionScope;
 use crate::plan::{
-    CompletionPlan, FieldPlan, HoldInputPlan, ModePlan, ParallelismPlan, ProcessPlan, ProjectPlan,
-    SinkPlan, SourcePlan, StatePlan, TimePlan, TopicKind, TopicPlan, object_type, ways_out,
+    CompletionPlan, FieldPlan, HoldInputPlan, LedgerPlace, ModePlan, ParallelismPlan, ProcessPlan,
+    SchemaPlan, SinkPlan, SourcePlan, StatePlan, TimePlan, TopicKind, TopicPlan, TrimPlan,
+    ways_out,
 };
-use crate::syntax::SyntaxNode;
+use crate::syntax::SyntaxNode as Node;
 use crate::value::{FlowType, ObjectType};
 use crate::{Diagnostic, Span};
 
@@ -30,6 +32,18 @@ pub(super) struct FlowStream {
     pub(super) span: Span,
 }
 
+impl FlowStream {
+    /// Records of no declared schema.
+    pub(super) fn new(record: ObjectType, key: Option<Vec<String>>, span: Span) -> Self {
+        Self {
+            record,
+            key,
+            fields: Vec::new(),
+            span,
+        }
+    }
+}
+
 /// The step that an `aggregate using` would belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aggregable {
@@ -42,7 +56,7 @@ pub(super) enum Aggregable {
 /// The walk through one process.
 pub(super) struct ProcessChecker<'c, 't> {
     pub(super) flows: &'c mut FlowChecker<'t>,
-    pub(super) node: SyntaxNode<'t>,
+    pub(super) node: Node<'t>,
     pub(super) name: String,
     pub(super) plan: ProcessPlan,
     pub(super) streams: BTreeMap<String, FlowStream>,
@@ -64,16 +78,10 @@ pub(super) struct ProcessChecker<'c, 't> {
 impl<'t> FlowChecker<'t> {
     /// Checks all processes.
     pub(super) fn processes(&mut self) {
-        let declared: Vec<_> = self
-            .names
-            .iter()
-            .filter(|(_, declared)| declared.kind == "process")
-            .collect();
-        let declared: Vec<(String, SyntaxNode<'t>)> = declared
-            .into_iter()
-            .map(|(name, d)| (name.clone(), d.node))
-            .collect();
-        for (name, node) in declared {
+        for (name, Declaration { kind, node }) in self.names.clone() {
+            if kind != "process" {
+                continue;
+            }
             let checker = ProcessChecker {
                 flows: self,
                 node,
@@ -99,15 +107,11 @@ impl<'t> ProcessChecker<'_, 't> {
     fn check(mut self) -> ProcessPlan {
         self.check_given_once();
         // Records that cannot be decoded go there, whatever the handlers say.
-        if let Some(name) = self.node.get("name") {
-            let (process, stream) = (self.name.clone(), format!("{}_dlq", self.name));
-            self.flows.places.push(NamedPlace {
-                section: "streams",
-                name: stream,
-                process,
-                span: name.span(),
-            });
-        }
+        self.place(
+            "streams",
+            format!("{}_dlq", self.name),
+            self.node.child("name"),
+        );
         self.declare_state();
         self.settings();
         for receive in self.node.all("receive") {
@@ -123,39 +127,39 @@ impl<'t> ProcessChecker<'_, 't> {
                 _ => {}
             }
         }
-        for output in self
-            .node
-            .all("output")
-            .filter(|output| output.word() == "on")
-        {
+        let outputs = self.node.all("output");
+        for output in outputs.filter(|output| output.word() == "on") {
             self.completion(output);
         }
         self.blocks();
         self.whole();
         if self.is_broken {
             let span = self.node.span();
-            let is_inside = |found: &Diagnostic| {
-                found.span.source == span.source
-                    && found.span.start >= span.start
-                    && found.span.end <= span.end
-            };
-            let is_missing = |found: &Diagnostic| BY_OTHER_STATEMENTS.contains(&found.code);
             self.flows
                 .diagnostics
-                .retain(|found| !(is_missing(found) && is_inside(found)));
+                .retain(|Diagnostic { code, span: at, .. }| {
+                    let is_inside = at.source == span.source && at.start >= span.start;
+                    !(is_inside && at.end <= span.end && BY_OTHER_STATEMENTS.contains(code))
+                });
         }
-        self.topics();
         self.plan.ways_out = ways_out(&self.name, &self.plan);
+        self.topics();
         self.plan
     }
 
     pub(super) fn found(
         &mut self,
         code: &'static str,
-        span: Span,
+        at: impl Into<Span>,
         message: impl Into<String>,
     ) -> &mut Diagnostic {
-        self.flows.found(code, span, message)
+        self.flows.found(code, at, message)
+    }
+
+    /// A way out that loses records.
+    pub(super) fn loses(&mut self, node: Node<'t>) {
+        let message = "records that take this way are lost by declaration";
+        self.found("TG0607", node, message);
     }
 
     /// Keeps the records that flow under a name from here on.
@@ -164,33 +168,28 @@ impl<'t> ProcessChecker<'_, 't> {
         self.streams.insert(name, stream);
     }
 
-    /// Writes down that the configuration must bind a name.
-    pub(super) fn bound(&mut self, section: &'static str, node: SyntaxNode<'t>) -> String {
-        let name = node.name();
-        let process = self.name.clone();
+    fn place(&mut self, section: &'static str, name: String, node: Node<'t>) {
         self.flows.places.push(NamedPlace {
             section,
-            name: name.clone(),
-            process,
+            name,
+            process: self.name.clone(),
             span: node.span(),
         });
-        name
+    }
+
+    /// Writes down that the configuration must bind a name.
+    pub(super) fn bound(&mut self, section: &'static str, node: Node<'t>) -> String {
+        self.place(section, node.name(), node);
+        node.name()
     }
 
     /// A stream that is written to.
-    pub(super) fn sink(&mut self, node: SyntaxNode<'t>) -> String {
+    pub(super) fn sink(&mut self, node: Node<'t>) -> String {
         let stream = self.bound("streams", node);
-        if self
-            .plan
-            .sources
-            .iter()
-            .any(|source| source.stream == stream)
-        {
-            self.found(
-                "TG0209",
-                node.span(),
-                format!("the process also receives `{stream}`"),
-            );
+        let mut sources = self.plan.sources.iter();
+        if sources.any(|source| source.stream == stream) {
+            let message = format!("the process also receives `{stream}`");
+            self.found("TG0209", node, message);
         }
         if !self.plan.sinks.iter().any(|sink| sink.stream == stream) {
             self.plan.sinks.push(SinkPlan {
@@ -199,6 +198,12 @@ impl<'t> ProcessChecker<'_, 't> {
             });
         }
         stream
+    }
+
+    /// The options of a stream that is written to.
+    pub(super) fn sink_plan(&mut self, stream: &str) -> Option<&mut SinkPlan> {
+        let mut sinks = self.plan.sinks.iter_mut();
+        sinks.find(|sink| sink.stream == stream)
     }
 
     /// The names that expressions about records of this shape may use.
@@ -211,15 +216,18 @@ impl<'t> ProcessChecker<'_, 't> {
         }
     }
 
+    /// The transform, table or rule that a node names, applied to records of this shape.
+    pub(super) fn using(&mut self, node: Node<'t>, record: &ObjectType) -> Option<UsedTransform> {
+        let scope = self.scope(record);
+        let used = self.flows.using(node, &scope)?;
+        self.has_registered |= used.is_registered;
+        Some(used)
+    }
+
     /// The length of a duration, which must not be zero.
-    pub(super) fn above_zero(&mut self, node: Option<SyntaxNode<'t>>) -> u64 {
-        let Some(node) = node else { return 0 };
+    pub(super) fn above_zero(&mut self, node: Node<'t>) -> u64 {
         if node.millis() == 0 {
-            self.found(
-                "TG0404",
-                node.span(),
-                "this duration must be longer than zero",
-            );
+            self.found("TG0404", node, "this duration must be longer than zero");
         }
         node.millis()
     }
@@ -238,168 +246,115 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 
     fn check_given_once(&mut self) {
-        let mut seen: Vec<(String, Span)> = Vec::new();
+        let mut seen: BTreeMap<String, Span> = BTreeMap::new();
         for statement in self.node.children() {
-            let words = statement.words();
             let is_on = statement.word() == "on";
+            let shown = statement.words()[..if is_on { 2 } else { 1 }].join(" ");
             let key = match statement.label() {
-                "setting" | "block" if !is_on => statement.word().to_owned(),
-                "block" => "on error".to_owned(),
-                "output" if is_on => format!("on commit {}", statement.has("failure")),
+                "setting" | "block" => shown.clone(),
+                "output" if is_on => format!("{shown} {}", statement.has("failure")),
                 _ => continue,
             };
-            match seen.iter().find(|(other, _)| *other == key) {
-                Some((_, first)) => {
-                    let shown = words
-                        .get(..if is_on { 2 } else { 1 })
-                        .unwrap_or_default()
-                        .join(" ");
-                    let also = Some(*first);
-                    self.found(
-                        "TG0013",
-                        statement.head(),
-                        format!("`{shown}` is given twice"),
-                    )
-                    .also = also;
-                }
-                None => seen.push((key, statement.head())),
+            if let Some(first) = seen.get(&key).copied() {
+                let message = format!("`{shown}` is given twice");
+                self.found("TG0013", statement.head(), message).also = Some(first);
+            } else {
+                seen.insert(key, statement.head());
             }
         }
     }
 
-    fn setting(&self, word: &str) -> Option<SyntaxNode<'t>> {
-        self.node
-            .all("setting")
-            .find(|setting| setting.word() == word)
+    fn setting(&self, word: &str) -> Option<Node<'t>> {
+        let mut settings = self.node.all("setting");
+        settings.find(|setting| setting.word() == word)
     }
 
     fn settings(&mut self) {
         if let Some(setting) = self.setting("parallelism") {
-            let tasks = setting.get("count").and_then(SyntaxNode::int).unwrap_or(0);
+            let tasks = setting.child("count").int().unwrap_or(0);
             if tasks == 0 {
-                self.found("TG0003", setting.span(), "a process has at least one task");
+                self.found("TG0003", setting, "a process has at least one task");
             }
-            self.plan.parallelism = Some(ParallelismPlan {
-                tasks,
-                is_hint: setting.has("hint"),
-            });
+            let is_hint = setting.has("hint");
+            self.plan.parallelism = Some(ParallelismPlan { tasks, is_hint });
         }
-        if let Some(mode) = self.setting("mode").and_then(|setting| setting.get("mode")) {
+        if let Some(mode) = self.setting("mode").map(|setting| setting.child("mode")) {
             self.plan.mode = match mode.word() {
                 "batch" => ModePlan::Batch,
-                "micro_batch" => ModePlan::MicroBatch(self.above_zero(mode.get("every"))),
+                "micro_batch" => ModePlan::MicroBatch(self.above_zero(mode.child("every"))),
                 _ => ModePlan::Stream,
             };
         }
     }
 
-    fn receive(&mut self, node: SyntaxNode<'t>) {
-        let Some(stream_node) = node.get("stream").or_else(|| node.get("alias")) else {
-            return;
-        };
+    fn receive(&mut self, node: Node<'t>) {
+        let stream_node = node.get("stream").unwrap_or(node.child("alias"));
         let alias_node = node.get("alias").unwrap_or(stream_node);
         let (stream, alias) = (self.bound("streams", stream_node), alias_node.name());
-        if let Some(first) = self.streams.get(&alias) {
-            let also = Some(first.span);
-            self.found(
-                "TG0101",
-                alias_node.span(),
-                format!("the alias `{alias}` is declared twice"),
-            )
-            .also = also;
+        if let Some(first) = self.streams.get(&alias).map(|first| first.span) {
+            let message = format!("the alias `{alias}` is declared twice");
+            self.found("TG0101", alias_node, message).also = Some(first);
             return;
         }
-        let schema = self.flows.schema_of(node.get("schema"));
-        let fields = schema
-            .as_ref()
-            .map_or(Vec::new(), |(_, schema)| schema.fields.clone());
         // An unknown schema has been told about; its fields may be anything.
+        let schema = self.flows.schema_of(node.get("schema"));
+        let (schema_name, schema) = schema.unzip();
         let mut record = schema
             .as_ref()
-            .map_or_else(ObjectType::open, |(_, schema)| object_type(&schema.fields));
-        let filter = node.get("filter").map(|filter| {
-            let scope = self.scope(&record);
-            self.flows.condition(filter, &scope)
+            .map_or_else(ObjectType::open, SchemaPlan::record);
+        let schema = schema.unwrap_or_default();
+        let scope = self.scope(&record);
+        let filter = node.get("filter");
+        let filter = filter.map(|filter| self.flows.condition(filter, &scope));
+        let names = self.flows.all_paths(node, "project", &record);
+        let project = node.get("project").map(|_| match node.has("except") {
+            true => TrimPlan::Except(names),
+            false => TrimPlan::Keep(names),
         });
-        self.flows.all_paths(node, "project", &record);
-        let project = node.get("project").map(|_| {
-            let names = paths(node, "project");
-            if node.has("except") {
-                record.fields.retain(|field, _| !names.contains(field));
-                return ProjectPlan::Except(names);
-            }
-            let kept = names.iter().map(|name| {
-                let first = name.split('.').next().unwrap_or(name).to_owned();
-                let kind = record.field(&first).unwrap_or(FlowType::Dynamic);
-                (first, kind)
-            });
-            record = ObjectType::closed(kept.collect::<Vec<_>>());
-            ProjectPlan::Keep(names)
-        });
-        let hold = node
-            .get("store")
-            .or_else(|| node.get("match"))
-            .map(|hold| HoldInputPlan {
-                hold: hold.name(),
-                key: paths(node, "on"),
-                is_marker: node.has("marker"),
-            });
-        self.flows.all_paths(node, "on", &record);
-        let key = schema
-            .as_ref()
-            .map(|(_, schema)| schema.key.clone())
-            .filter(|key| !key.is_empty());
-        let time = schema.as_ref().and_then(|(_, schema)| schema.time.clone());
+        if let Some(project) = &project {
+            project.trim_type(&mut record);
+        }
+        let key = self.flows.all_paths(node, "on", &record);
+        let hold = node.get("store").or_else(|| node.get("match"));
         self.plan.sources.push(SourcePlan {
             alias: alias.clone(),
             stream,
-            schema: schema.map(|(name, _)| name),
-            time,
+            schema: schema_name,
+            time: schema.time,
             project,
             filter,
-            hold,
+            hold: hold.map(|hold| HoldInputPlan {
+                hold: hold.name(),
+                key,
+                is_marker: node.has("marker"),
+            }),
             repartition: None,
         });
         self.live.push(alias.clone());
-        self.insert_stream(
-            alias,
-            FlowStream {
-                record,
-                key,
-                fields,
-                span: alias_node.span(),
-            },
-        );
+        let key = (!schema.key.is_empty()).then_some(schema.key);
+        let mut stream = FlowStream::new(record, key, alias_node.span());
+        stream.fields = schema.fields;
+        self.insert_stream(alias, stream);
     }
 
     fn partition_and_time(&mut self) {
         if let Some(setting) = self.setting("partition") {
-            let key = paths(setting, "fields");
+            let key = setting.path_names("fields");
             for source in &mut self.plan.sources {
-                let Some(stream) = self.streams.get_mut(&source.alias) else {
+                let alias = &source.alias;
+                let Some(stream) = self.streams.get_mut(alias) else {
                     continue;
                 };
-                for path in setting
-                    .get("fields")
-                    .into_iter()
-                    .flat_map(|fields| fields.all("path"))
-                {
-                    if path_type(&stream.record, &path.name()).is_none() {
-                        let message = format!(
-                            "the input `{}` has no field `{}`",
-                            source.alias,
-                            path.name()
-                        );
-                        self.flows.found("TG0302", path.span(), message);
+                for path in setting.paths("fields") {
+                    let name = path.name();
+                    if path_type(&stream.record, &name).is_none() {
+                        let message = format!("the input `{alias}` has no field `{name}`");
+                        self.flows.found("TG0302", path, message);
                     }
                 }
                 if stream.key.as_ref() != Some(&key) {
-                    source.repartition = Some(format!(
-                        "{}-{}-by-{}",
-                        self.name,
-                        source.alias,
-                        key.join("-")
-                    ));
+                    let topic = format!("{}-{alias}-by-{}", self.name, key.join("-"));
+                    source.repartition = Some(topic);
                 }
                 stream.key = Some(key.clone());
             }
@@ -410,32 +365,23 @@ impl<'t> ProcessChecker<'_, 't> {
         if setting.is_none() && !has_schema_time {
             return;
         }
-        let field = setting.and_then(|setting| setting.get("path"));
-        if let Some(path) = field {
-            for source in &mut self.plan.sources {
-                source.time = Some(path.name());
-                let record = self
-                    .streams
-                    .get(&source.alias)
-                    .map_or_else(ObjectType::open, |stream| stream.record.clone());
-                let kind = self.flows.path(path, &record);
-                if !kind.fits(&FlowType::Timestamp) {
-                    let message = format!(
-                        "`{}` is {kind}, and event time needs a timestamp",
-                        path.name()
-                    );
-                    self.flows.found("TG0303", path.span(), message);
-                }
+        let field = setting.map(|setting| setting.child("path"));
+        for (source, path) in self.plan.sources.iter_mut().zip(field.iter().cycle()) {
+            let name = path.name();
+            source.time = Some(name.clone());
+            let kind = match self.streams.get(&source.alias) {
+                Some(stream) => self.flows.path(*path, &stream.record),
+                None => FlowType::Dynamic,
+            };
+            if !kind.fits(&FlowType::Timestamp) {
+                let message = format!("`{name}` is {kind}, and event time needs a timestamp");
+                self.flows.found("TG0303", *path, message);
             }
         }
-        let millis = |label: &str| {
-            setting
-                .and_then(|setting| setting.get(label))
-                .map_or(0, SyntaxNode::millis)
-        };
+        let millis = |label: &str| setting.map_or(0, |setting| setting.child(label).millis());
         let late = setting.and_then(|setting| setting.get("late"));
         self.plan.time = Some(TimePlan {
-            field: field.map(SyntaxNode::name),
+            field: field.map(Node::name),
             watermark_delay_ms: millis("delay"),
             lateness_ms: millis("lateness"),
             late: late.map(|late| self.sink(late)),
@@ -444,133 +390,89 @@ impl<'t> ProcessChecker<'_, 't> {
 
     /// Checks that concern the process as a whole.
     fn whole(&mut self) {
-        let name = self
-            .node
-            .get("name")
-            .map_or(Span::default(), SyntaxNode::span);
+        let name = self.node.child("name");
         // A part that could not be read may have what is missing.
         let is_broken = self.node.tree().is_broken(self.node);
         if self.plan.sources.is_empty() && !is_broken {
-            self.found(
-                "TG0201",
-                name,
-                format!("the process `{}` receives nothing", self.name.clone()),
-            );
+            let message = format!("the process `{}` receives nothing", self.name);
+            self.found("TG0201", name, message);
         }
-        let statements = |word: &str| {
-            self.node
-                .children()
-                .filter(|node| node.word() == word)
-                .count()
-        };
-        let (emits, routes) = (statements("emit"), statements("route"));
-        if emits + routes == 0 && !is_broken {
+        let mut statements = self.node.children();
+        let has_output = statements.any(|node| ["emit", "route"].contains(&node.word()));
+        if !has_output && !is_broken {
             let message = format!("the process `{}` neither emits nor routes", self.name);
             self.found("TG0202", name, message);
         }
         let commit = self.node.all("output").find(|output| output.word() == "on");
-        if let (Some(commit), 0) = (commit, emits + routes) {
-            self.found(
-                "TG0208",
-                commit.head(),
-                "there is no output whose commit could be told about",
-            );
+        if let (Some(commit), false) = (commit, has_output) {
+            let message = "there is no output whose commit could be told about";
+            self.found("TG0208", commit.head(), message);
         }
         if self.live.len() > 1 && !self.is_uncombined && !is_broken {
             for unused in self.live.clone() {
-                let span = self.streams.get(&unused).map_or(name, |stream| stream.span);
-                self.found(
-                    "TG0206",
-                    span,
-                    format!("`{unused}` is never combined with the other inputs"),
-                );
+                let stream = self.streams.get(&unused);
+                let span = stream.map_or(name.span(), |stream| stream.span);
+                let message = format!("`{unused}` is never combined with the other inputs");
+                self.found("TG0206", span, message);
             }
         }
         if self.plan.mode == ModePlan::Batch {
             let waits = ["window", "await", "hold"];
-            let step = self
-                .node
-                .all("step")
-                .find(|step| waits.contains(&step.word()));
-            let delay = self
-                .setting("time")
-                .and_then(|setting| setting.get("delay"));
-            if let Some(node) = step.or(delay) {
-                self.found(
-                    "TG0207",
-                    node.head(),
-                    "a batch ends with its input, so nothing can wait for more",
-                );
+            let mut steps = self.node.all("step");
+            let step = steps.find(|step| waits.contains(&step.word()));
+            let time = self.setting("time");
+            if let Some(node) = step.or_else(|| time?.get("delay")) {
+                let message = "a batch ends with its input, so nothing can wait for more";
+                self.found("TG0207", node.head(), message);
             }
         }
     }
 
     fn topics(&mut self) {
-        let mut topics: BTreeSet<TopicPlan> = BTreeSet::new();
-        let mut add = |kind, name: &str| {
-            topics.insert(TopicPlan {
+        let plan = &self.plan;
+        let ways = plan.ways_out.iter();
+        let dead = ways.filter(|way| way.place == LedgerPlace::DeadLettered);
+        let sources = plan.sources.iter();
+        let passed = sources.filter_map(|source| source.repartition.as_ref());
+        let passed = passed.chain(plan.steps.iter().flat_map(|step| &step.repartition));
+        let changelog = format!("{}-changelog", self.name);
+        let changelog = (!plan.state.is_empty()).then_some(&changelog);
+        let topics = passed.map(|name| (TopicKind::Repartition, name));
+        let topics = topics.chain(changelog.map(|name| (TopicKind::Changelog, name)));
+        let dead = dead.filter_map(|way| Some((TopicKind::DeadLetter, way.stream.as_ref()?)));
+        let topics: BTreeSet<TopicPlan> = topics
+            .chain(dead)
+            .map(|(kind, name)| TopicPlan {
                 kind,
-                name: name.to_owned(),
-            });
-        };
-        for topic in self
-            .plan
-            .sources
-            .iter()
-            .filter_map(|source| source.repartition.as_deref())
-        {
-            add(TopicKind::Repartition, topic);
-        }
-        for topic in self.plan.steps.iter().flat_map(|step| &step.repartition) {
-            add(TopicKind::Repartition, topic);
-        }
-        if !self.plan.state.is_empty() {
-            add(TopicKind::Changelog, &format!("{}-changelog", self.name));
-        }
-        for way in ways_out(&self.name, &self.plan) {
-            if way.place == crate::plan::LedgerPlace::DeadLettered {
-                add(
-                    TopicKind::DeadLetter,
-                    way.stream.as_deref().unwrap_or_default(),
-                );
-            }
-        }
+                name: name.clone(),
+            })
+            .collect();
         self.plan.topics = topics.into_iter().collect();
     }
 
-    fn completion(&mut self, node: SyntaxNode<'t>) {
-        let Some((stream, correlation)) = node.get("stream").zip(node.get("correlation")) else {
-            return;
-        };
-        let record = self
-            .current()
-            .map_or_else(ObjectType::open, |(_, stream)| stream.record);
+    fn completion(&mut self, node: Node<'t>) {
+        let correlation = node.child("correlation");
+        let record = self.current_record();
         if path_type(&record, &correlation.name()).is_none() {
-            let message = format!(
-                "the output has no field `{}` to correlate by",
-                correlation.name()
-            );
-            self.found("TG0208", correlation.span(), message);
+            let name = correlation.name();
+            let message = format!("the output has no field `{name}` to correlate by");
+            self.found("TG0208", correlation, message);
         }
-        self.flows.all_paths(node, "include", &record);
+        let schema = self.flows.schema_of(node.get("schema"));
         let completion = CompletionPlan {
             on_failure: node.has("failure"),
-            stream: self.sink(stream),
+            include: self.flows.all_paths(node, "include", &record),
+            stream: self.sink(node.child("stream")),
             correlation: correlation.name(),
-            include: paths(node, "include"),
-            schema: self
-                .flows
-                .schema_of(node.get("schema"))
-                .map(|(name, _)| name),
+            schema: schema.map(|(name, _)| name),
         };
         self.plan.completions.push(completion);
     }
 }
 
 /// The streams that a step routes to.
-fn targets(step: SyntaxNode<'_>) -> Vec<String> {
+fn targets(step: Node<'_>) -> Vec<String> {
     let arms = step.all("arm").chain(step.get("otherwise"));
-    arms.filter_map(|arm| arm.get("stream"))
-        .map(SyntaxNode::name)
-        .collect()
+    let streams = arms.filter_map(|arm| arm.get("stream"));
+    streams.map(Node::name).collect()
 }

@@ -2,12 +2,11 @@
 
 use super::declarations::{fits_type, literal};
 use super::process::{FlowStream, ProcessChecker};
-use super::transforms::distinct;
 use crate::plan::{
     ArmPlan, BodyPlan, ConstraintPlan, FieldType, LiteralPlan, OperatorPlan, OtherwisePlan,
-    SelectorPlan,
+    SelectorPlan, SinkPlan,
 };
-use crate::syntax::SyntaxNode;
+use crate::syntax::SyntaxNode as Node;
 use crate::value::{FlowType, ObjectType};
 
 /// The knowledge about the values that a route sees.
@@ -17,26 +16,36 @@ enum RouteValues {
     OneOf(Vec<LiteralPlan>),
 }
 
+impl RouteValues {
+    fn has(&self, value: &LiteralPlan) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::OfType(kind) => fits_type(value, kind),
+            Self::OneOf(all) => all.contains(value),
+        }
+    }
+}
+
 impl<'t> ProcessChecker<'_, 't> {
-    pub(super) fn route(
-        &mut self,
-        node: SyntaxNode<'t>,
-        stream: &FlowStream,
-    ) -> Option<OperatorPlan> {
+    pub(super) fn route(&mut self, node: Node<'t>, stream: &FlowStream) -> Option<OperatorPlan> {
         let (selector, values) = self.selector(node, stream);
-        let mut arms = Vec::new();
-        let mut seen: Vec<String> = Vec::new();
+        let mut arms: Vec<ArmPlan> = Vec::new();
+        let scope = self.scope(&stream.record);
         for arm in node.all("arm") {
-            let scope = self.scope(&stream.record);
-            let when = arm
-                .get("condition")
-                .map(|condition| self.flows.condition(condition, &scope));
-            let value = arm.get("value").map(|value| {
-                let written = literal(value);
-                self.arm_value(value, &written, &values, &mut seen);
-                written
-            });
-            let stream = self.sink(arm.get("stream")?);
+            let when = arm.get("condition");
+            let when = when.map(|condition| self.flows.condition(condition, &scope));
+            let value = arm.get("value").map(literal);
+            if let Some(value) = &value {
+                let text = value.to_json();
+                let is_repeated = arms.iter().any(|arm| arm.value.as_ref() == Some(value));
+                let at = arm.child("value");
+                if !values.has(value) {
+                    self.found("TG0308", at, format!("the value is never {text}"));
+                } else if is_repeated {
+                    self.found("TG0308", at, format!("the arm for {text} is given twice"));
+                }
+            }
+            let stream = self.sink(arm.child("stream"));
             arms.push(ArmPlan {
                 when,
                 value,
@@ -49,11 +58,7 @@ impl<'t> ProcessChecker<'_, 't> {
                 Some(stream) => OtherwisePlan::To(self.sink(stream)),
                 None if otherwise.has("continue") => OtherwisePlan::Continue,
                 None => {
-                    self.found(
-                        "TG0607",
-                        otherwise.span(),
-                        "records that take this way are lost by declaration",
-                    );
+                    self.loses(otherwise);
                     OtherwisePlan::Skip
                 }
             },
@@ -66,125 +71,70 @@ impl<'t> ProcessChecker<'_, 't> {
         })
     }
 
-    fn arm_value(
-        &mut self,
-        node: SyntaxNode<'t>,
-        value: &LiteralPlan,
-        values: &RouteValues,
-        seen: &mut Vec<String>,
-    ) {
-        let text = value.to_json();
-        let is_possible = match values {
-            RouteValues::Anything => true,
-            RouteValues::OfType(kind) => fits_type(value, kind),
-            RouteValues::OneOf(all) => distinct(all).contains(&text),
-        };
-        if !is_possible {
-            self.found("TG0308", node.span(), format!("the value is never {text}"));
-        } else if seen.contains(&text) {
-            self.found(
-                "TG0308",
-                node.span(),
-                format!("the arm for {text} is given twice"),
-            );
-        }
-        seen.push(text);
-    }
-
     fn selector(
         &mut self,
-        node: SyntaxNode<'t>,
+        node: Node<'t>,
         stream: &FlowStream,
     ) -> (Option<SelectorPlan>, RouteValues) {
         if let Some(path) = node.get("by") {
             self.flows.path(path, &stream.record);
-            let field = stream.fields.iter().find(|field| field.name == path.name());
-            let listed = field
-                .into_iter()
-                .flat_map(|field| &field.constraints)
-                .find_map(|constraint| match constraint {
-                    ConstraintPlan::Values(values) => Some(values.clone()),
-                    ConstraintPlan::Range(..)
-                    | ConstraintPlan::Length(..)
-                    | ConstraintPlan::Pattern(_) => None,
-                });
-            let values = match (listed, field) {
-                (Some(values), _) => RouteValues::OneOf(values),
-                (None, Some(field)) => RouteValues::OfType(field.kind.clone()),
-                (None, None) => RouteValues::Anything,
-            };
-            return (Some(SelectorPlan::Field(path.name())), values);
+            let name = path.name();
+            let field = stream.fields.iter().find(|field| field.name == name);
+            let mut values = field.map_or(RouteValues::Anything, |field| {
+                RouteValues::OfType(field.kind.clone())
+            });
+            for constraint in field.into_iter().flat_map(|field| &field.constraints) {
+                if let ConstraintPlan::Values(listed) = constraint {
+                    values = RouteValues::OneOf(listed.clone());
+                }
+            }
+            return (Some(SelectorPlan::Field(name)), values);
         }
         let Some(rule) = node.get("using") else {
             return (Some(SelectorPlan::When), RouteValues::Anything);
         };
-        let scope = self.scope(&stream.record);
-        let Some(used) = self.flows.using(rule, &scope) else {
+        let Some(used) = self.using(rule, &stream.record) else {
             return (None, RouteValues::Anything);
         };
-        self.has_registered |= used.is_registered;
         let has_arms = node.has("arm");
+        let name = rule.name();
         if let BodyPlan::Table(table) = &used.plan.body {
+            let count = table.results.len();
             let has_target = table.results.iter().any(|result| result == "target");
-            if has_arms && table.results.len() != 1 {
-                let message = format!(
-                    "`{}` has {} results, and a route needs one",
-                    rule.name(),
-                    table.results.len()
-                );
-                self.found("TG0107", rule.span(), message);
+            if has_arms && count != 1 {
+                let message = format!("`{name}` has {count} results, and a route needs one");
+                self.found("TG0107", rule, message);
             } else if !has_arms && !has_target {
-                let message = format!(
-                    "`{}` has no result `target`, so the route needs values",
-                    rule.name()
-                );
-                self.found("TG0107", rule.span(), message);
+                let message = format!("`{name}` has no result `target`, so the route needs values");
+                self.found("TG0107", rule, message);
             }
-            if let (false, Some(values)) = (has_arms, &used.values) {
-                for value in values {
-                    if let LiteralPlan::Text(stream) = value {
-                        self.plan.sinks.push(crate::plan::SinkPlan {
-                            stream: stream.clone(),
-                            ..Default::default()
-                        });
-                    }
+            for value in used.values.iter().flatten().filter(|_| !has_arms) {
+                if let LiteralPlan::Text(stream) = value {
+                    self.plan.sinks.push(SinkPlan {
+                        stream: stream.clone(),
+                        ..SinkPlan::default()
+                    });
                 }
             }
         } else if !matches!(used.plan.body, BodyPlan::Registered) {
-            self.found(
-                "TG0107",
-                rule.span(),
-                format!(
-                    "`{}` is a transform, and a table or rule is needed",
-                    rule.name()
-                ),
-            );
+            let message = format!("`{name}` is a transform, and a table or rule is needed");
+            self.found("TG0107", rule, message);
         }
-        let values = used
-            .values
-            .map_or(RouteValues::Anything, RouteValues::OneOf);
-        let selector = if has_arms {
-            SelectorPlan::Rule(used.plan)
-        } else {
-            SelectorPlan::Target(used.plan)
+        let values = used.values;
+        let values = values.map_or(RouteValues::Anything, RouteValues::OneOf);
+        let selector = match has_arms {
+            true => SelectorPlan::Rule(used.plan),
+            false => SelectorPlan::Target(used.plan),
         };
         (Some(selector), values)
     }
 
     /// The record that metrics see: the one that flows at the end.
     pub(super) fn last_record(&self) -> ObjectType {
-        let mut record = self
-            .current()
-            .map_or_else(ObjectType::open, |(_, stream)| stream.record);
+        let mut record = self.current_record();
         // Before the last step the record had other fields, and metrics also see what left there.
-        if self
-            .plan
-            .steps
-            .iter()
-            .any(|step| matches!(step.operator, OperatorPlan::Window { .. }))
-        {
-            record.is_open = true;
-        }
+        let mut steps = self.plan.steps.iter();
+        record.is_open |= steps.any(|step| matches!(step.operator, OperatorPlan::Window { .. }));
         record.fields.retain(|_, kind| *kind != FlowType::Null);
         record
     }

@@ -1,13 +1,15 @@
 //! The steps that work on one stream of records.
 
 use super::FlowChecker;
-use super::declarations::{Declaration, kind_text, paths};
+use super::declarations::Declaration;
+use super::expressions::path_type;
 use super::process::{Aggregable, FlowStream, ProcessChecker};
 use crate::plan::{
     AggregatePlan, FieldType, LeavePlan, OnFailurePlan, OnSuccessPlan, OperatorPlan, StateKind,
     StatePlan, StepPlan, WindowShape, object_type,
 };
-use crate::syntax::SyntaxNode;
+use crate::syntax::SyntaxNode as Node;
+use crate::value::paths::last_name;
 use crate::value::{FlowType, ObjectType};
 
 /// How long `deduplicate` remembers a key by default.
@@ -15,237 +17,209 @@ const DEDUPLICATE_MS: u64 = 24 * 3_600_000;
 
 impl<'t> ProcessChecker<'_, 't> {
     /// The stream that steps work on, if there is one.
-    pub(super) fn current(&self) -> Option<(String, FlowStream)> {
+    fn current(&self) -> Option<(String, FlowStream)> {
         let name = self.live.last()?;
         Some((name.clone(), self.streams.get(name)?.clone()))
     }
 
-    pub(super) fn step(&mut self, node: SyntaxNode<'t>) {
-        match node.word() {
-            "join" | "merge" | "await" | "hold" => return self.combine(node),
-            _ => {}
+    /// The record that flows at the end; anything where there is none.
+    pub(super) fn current_record(&self) -> ObjectType {
+        let current = self.current();
+        current.map_or_else(ObjectType::open, |(_, stream)| stream.record)
+    }
+
+    pub(super) fn push(
+        &mut self,
+        inputs: Vec<String>,
+        output: String,
+        state: Option<String>,
+        repartition: Vec<String>,
+        operator: OperatorPlan,
+    ) {
+        self.plan.steps.push(StepPlan {
+            inputs,
+            output,
+            state,
+            repartition,
+            operator,
+        });
+    }
+
+    pub(super) fn step(&mut self, node: Node<'t>) {
+        if ["join", "merge", "await", "hold"].contains(&node.word()) {
+            return self.combine(node);
         }
         let Some((name, mut stream)) = self.flowing(node) else {
             return;
         };
-        let is_aggregate = node.word() == "aggregate";
         let before = self.aggregable;
         // A hold may be filtered or enriched before it is aggregated; a window is made from its records at once.
         if before != Aggregable::Hold {
             self.aggregable = Aggregable::Nothing;
         }
-        let mut state = None;
-        let mut repartition = Vec::new();
+        let mut scope = self.scope(&stream.record);
+        let (mut state, mut key) = (None, Vec::new());
         let operator = match node.word() {
-            "filter" => self.filter(node, &stream),
-            "validate_input" => {
-                let scope = self.scope(&stream.record);
-                Some(OperatorPlan::Validate {
-                    checks: self.flows.checks(node, &scope),
-                })
-            }
+            "filter" => Some(OperatorPlan::Filter {
+                condition: self.flows.condition(node.child("filter"), &scope),
+            }),
+            "validate_input" => Some(OperatorPlan::Validate {
+                checks: self.flows.checks(node, &scope),
+            }),
             "enrich" => self.enrich(node, &mut stream),
             "transform" if node.has("using") => self.transform(node, &mut stream),
             "transform" => {
-                let mut scope = self.scope(&stream.record);
                 let assignments = self.flows.assignments(node, &mut scope);
                 stream.record = scope.record;
                 // The schema says nothing about a field that was set since.
-                let targets = node.all("assign").filter_map(|assign| assign.get("target"));
-                let set: Vec<String> = targets.map(SyntaxNode::name).collect();
+                let set = node
+                    .all("assign")
+                    .map(|assign| assign.child("target").name());
+                let set: Vec<String> = set.collect();
                 stream.fields.retain(|field| !set.contains(&field.name));
                 Some(OperatorPlan::Assign { assignments })
             }
             "deduplicate" => {
-                let by = paths(node, "by");
-                self.flows.all_paths(node, "by", &stream.record);
-                let window_ms = if node.has("window") {
-                    self.above_zero(node.get("window"))
-                } else {
-                    DEDUPLICATE_MS
-                };
-                let id = format!("deduplicate/{}", by.join(","));
-                state =
-                    Some(self.step_state(node, id, StateKind::Deduplicate, &by, window_ms, &[]));
-                self.rekey(&name, &mut stream, &by, &mut repartition);
-                let on_duplicate = node.get("leave").map(|leave| self.leave(leave));
+                key = self.flows.all_paths(node, "by", &stream.record);
+                let window = node.get("window");
+                let window_ms = window.map_or(DEDUPLICATE_MS, |window| self.above_zero(window));
+                let id = format!("deduplicate/{}", key.join(","));
+                let kind = StateKind::Deduplicate;
+                state = Some(self.step_state(node, id, kind, &key, window_ms, &[]));
                 Some(OperatorPlan::Deduplicate {
-                    by,
+                    by: key.clone(),
                     window_ms,
-                    on_duplicate,
+                    on_duplicate: node.get("leave").map(|leave| self.leave(leave)),
                 })
             }
             "window" => {
-                let (operator, id, key) = self.window(node, &mut stream);
+                let (operator, id);
+                (operator, id, key) = self.window(node, &mut stream);
                 state = Some(id);
-                self.rekey(&name, &mut stream, &key, &mut repartition);
                 self.aggregable = Aggregable::Window(self.plan.steps.len());
                 Some(operator)
             }
             "aggregate" => self.aggregate(node, before, &mut stream),
             _ => self.route(node, &stream),
         };
-        if !is_aggregate {
+        if node.word() != "aggregate" {
             self.check_window_has_result(node, before);
         }
+        let mut streams = vec![(name, stream)];
+        let repartition = self.rekey_all(&mut streams, &key);
+        let Some((name, stream)) = streams.pop() else {
+            return;
+        };
         self.insert_stream(name.clone(), stream);
         if let Some(operator) = operator {
-            self.plan.steps.push(StepPlan {
-                inputs: vec![name.clone()],
-                output: name,
-                state,
-                repartition,
-                operator,
-            });
+            self.push(vec![name.clone()], name, state, repartition, operator);
         }
     }
 
     /// The one stream that flows at a statement; says so where there is none or more than one.
-    fn flowing(&mut self, node: SyntaxNode<'t>) -> Option<(String, FlowStream)> {
+    fn flowing(&mut self, node: Node<'t>) -> Option<(String, FlowStream)> {
+        let word = node.word();
         if self.has_ended {
-            let message = format!(
-                "no record reaches this `{}`: the route before sends all of them away",
-                node.word()
-            );
+            let message =
+                format!("no record reaches this `{word}`: the route before sends all of them away");
             self.found("TG0204", node.head(), message);
             return None;
         }
+        let (name, mut stream) = self.current()?;
         if self.live.len() > 1 {
             if !self.is_uncombined && !self.node.tree().is_broken(self.node) {
-                let message = format!(
-                    "`{}` needs one stream, and {} are not combined yet",
-                    node.word(),
-                    self.live.join(", ")
-                );
+                let live = self.live.join(", ");
+                let message = format!("`{word}` needs one stream, and {live} are not combined yet");
                 self.found("TG0203", node.head(), message);
             }
             self.is_uncombined = true;
             // One of them stands for all, so that the rest of the process is checked, too.
-            let (name, mut stream) = self.current()?;
             stream.record = ObjectType::open();
-            return Some((name, stream));
         }
-        self.current()
+        Some((name, stream))
     }
 
-    /// Writes down which inputs of a step pass a repartition topic, because it has another key.
-    pub(super) fn rekey(
+    /// The topics that the inputs of a step pass, because it has another key.
+    pub(super) fn rekey_all(
         &self,
-        name: &str,
-        stream: &mut FlowStream,
+        inputs: &mut [(String, FlowStream)],
         key: &[String],
-        topics: &mut Vec<String>,
-    ) {
-        if stream.key.as_deref() != Some(key) && !key.is_empty() {
-            topics.push(format!("{}-{name}-by-{}", self.name, key.join("-")));
-            stream.key = Some(key.to_vec());
+    ) -> Vec<String> {
+        let mut topics = Vec::new();
+        for (name, stream) in inputs {
+            if stream.key.as_deref() != Some(key) && !key.is_empty() {
+                topics.push(format!("{}-{name}-by-{}", self.name, key.join("-")));
+                stream.key = Some(key.to_vec());
+            }
         }
+        topics
     }
 
     /// A state of a step, with its timer.
     pub(super) fn step_state(
         &mut self,
-        node: SyntaxNode<'t>,
+        node: Node<'t>,
         id: String,
         kind: StateKind,
         key: &[String],
         timer_ms: u64,
         streams: &[&FlowStream],
     ) -> String {
-        let fields: Vec<_> = streams
-            .iter()
-            .flat_map(|stream| stream.fields.clone())
-            .collect();
-        let entry_bytes = 64
-            + FieldType::Object(fields.clone())
-                .likely_bytes()
-                .max(if streams.is_empty() { 0 } else { 64 });
-        let state = StatePlan {
-            id,
-            kind,
-            key: key.to_vec(),
-            ttl: None,
-            cleanup: None,
-            timer_ms: Some(timer_ms),
-            fields,
-            entry_bytes,
-        };
+        let fields = streams.iter().flat_map(|stream| stream.fields.clone());
+        let fields: Vec<_> = fields.collect();
+        let likely = FieldType::Object(fields.clone()).likely_bytes();
+        let bytes = 64 + likely.max(if streams.is_empty() { 0 } else { 64 });
+        let mut state = StatePlan::new(id, kind, key.to_vec(), bytes);
+        state.timer_ms = Some(timer_ms);
+        state.fields = fields;
         self.add_state(state, node.head())
     }
 
     /// Where a record leaves; a loss by declaration is told about.
-    pub(super) fn leave(&mut self, node: SyntaxNode<'t>) -> LeavePlan {
+    pub(super) fn leave(&mut self, node: Node<'t>) -> LeavePlan {
         match (node.word(), node.get("stream")) {
             ("emit", Some(stream)) => LeavePlan::Emit(self.sink(stream)),
             ("dead_letter", Some(stream)) => LeavePlan::DeadLetter(self.sink(stream)),
             _ => {
-                self.found(
-                    "TG0607",
-                    node.span(),
-                    "records that take this way are lost by declaration",
-                );
+                self.loses(node);
                 LeavePlan::Skip
             }
         }
     }
 
-    fn filter(&mut self, node: SyntaxNode<'t>, stream: &FlowStream) -> Option<OperatorPlan> {
-        let scope = self.scope(&stream.record);
-        Some(OperatorPlan::Filter {
-            condition: self.flows.condition(node.get("filter")?, &scope),
-        })
-    }
-
-    fn enrich(&mut self, node: SyntaxNode<'t>, stream: &mut FlowStream) -> Option<OperatorPlan> {
-        let lookup = node.get("lookup")?;
-        self.flows.all_paths(node, "on", &stream.record);
-        let answer = self.flows.lookup_answer(lookup)?;
-        let name = self.bound("lookups", lookup);
-        self.flows.all_paths(node, "select", &answer);
-        let select = paths(node, "select");
+    fn enrich(&mut self, node: Node<'t>, stream: &mut FlowStream) -> Option<OperatorPlan> {
+        let on = self.flows.all_paths(node, "on", &stream.record);
+        let answer = self.flows.lookup_answer(node.child("lookup"))?;
+        let lookup = self.bound("lookups", node.child("lookup"));
+        let select = self.flows.all_paths(node, "select", &answer);
         for field in &select {
             let kind = answer.field(field).unwrap_or(FlowType::Dynamic);
             stream.record.fields.insert(field.clone(), kind);
             stream.fields.retain(|declared| declared.name != *field);
         }
         if select.is_empty() {
-            stream
-                .record
-                .fields
-                .insert(name.clone(), FlowType::Object(answer.into()));
+            let answer = FlowType::Object(answer.into());
+            stream.record.fields.insert(lookup.clone(), answer);
         }
-        Some(OperatorPlan::Enrich {
-            lookup: name,
-            on: paths(node, "on"),
-            select,
-        })
+        Some(OperatorPlan::Enrich { lookup, on, select })
     }
 
-    fn transform(&mut self, node: SyntaxNode<'t>, stream: &mut FlowStream) -> Option<OperatorPlan> {
-        let scope = self.scope(&stream.record);
-        let used = self.flows.using(node.get("using")?, &scope);
+    fn transform(&mut self, node: Node<'t>, stream: &mut FlowStream) -> Option<OperatorPlan> {
+        let used = self.using(node.child("using"), &stream.record);
         let on_failure = node.get("on_failure").map(|failure| {
-            let mut scope = scope.clone();
-            let assignments = failure
-                .all("inline")
-                .flat_map(|inline| self.flows.assignments(inline, &mut scope))
-                .collect();
+            let mut scope = self.scope(&stream.record);
+            let inlines = failure.all("inline");
+            let assigned = inlines.flat_map(|inline| self.flows.assignments(inline, &mut scope));
             OnFailurePlan {
-                assignments,
+                assignments: assigned.collect(),
                 leave: failure.get("leave").map(|leave| self.leave(leave)),
             }
         });
-        let mut on_success = Vec::new();
         // An unknown transform has been told about; its result may be anything.
-        let record = used
-            .as_ref()
-            .map_or_else(ObjectType::open, |used| used.record.clone());
-        let mut scope = self.scope(&record);
-        for also in node
-            .get("on_success")
-            .into_iter()
-            .flat_map(SyntaxNode::children)
-        {
+        let record = used.as_ref().map(|used| used.record.clone());
+        let mut scope = self.scope(&record.unwrap_or_else(ObjectType::open));
+        let mut on_success = Vec::new();
+        for also in node.child("on_success").children() {
             on_success.push(match also.get("stream") {
                 Some(stream) => {
                     let name = self.sink(stream);
@@ -257,10 +231,8 @@ impl<'t> ProcessChecker<'_, 't> {
         }
         stream.record = scope.record;
         stream.fields.clear();
-        let used = used?;
-        self.has_registered |= used.is_registered;
         Some(OperatorPlan::Transform {
-            transform: used.plan,
+            transform: used?.plan,
             on_success,
             on_failure,
         })
@@ -269,29 +241,26 @@ impl<'t> ProcessChecker<'_, 't> {
     /// The window step; its result replaces the record.
     fn window(
         &mut self,
-        node: SyntaxNode<'t>,
+        node: Node<'t>,
         stream: &mut FlowStream,
     ) -> (OperatorPlan, String, Vec<String>) {
-        let shape_node = node.get("shape");
-        let size_ms = self.above_zero(shape_node.and_then(|shape| shape.get("size")));
-        let shape = match shape_node.map_or("", SyntaxNode::word) {
+        let shape_node = node.child("shape");
+        let size_ms = self.above_zero(shape_node.child("size"));
+        let shape = match shape_node.word() {
             "sliding" => {
-                let every = shape_node.and_then(|shape| shape.get("every"));
+                let every = shape_node.child("every");
                 let every_ms = self.above_zero(every);
-                if let Some(every) = every.filter(|_| every_ms > size_ms) {
-                    self.found(
-                        "TG0404",
-                        every.span(),
-                        "`every` is longer than the window: records between two are in none",
-                    );
+                if every_ms > size_ms {
+                    let message =
+                        "`every` is longer than the window: records between two are in none";
+                    self.found("TG0404", every, message);
                 }
                 WindowShape::Sliding { size_ms, every_ms }
             }
             "session" => WindowShape::Session { gap_ms: size_ms },
             _ => WindowShape::Tumbling { size_ms },
         };
-        self.flows.all_paths(node, "key", &stream.record);
-        let mut key = paths(node, "key");
+        let mut key = self.flows.all_paths(node, "key", &stream.record);
         if key.is_empty() {
             key.clone_from(&self.plan.partition_by);
         }
@@ -299,106 +268,45 @@ impl<'t> ProcessChecker<'_, 't> {
             self.found("TG0402", node.head(), "this window has no key");
         }
         let time = self.plan.time.clone();
-        for clause in [node.get("lateness"), node.get("late")]
-            .into_iter()
-            .flatten()
-        {
+        for clause in node.all("lateness").chain(node.all("late")) {
             if time.is_none() {
-                self.found(
-                    "TG0403",
-                    clause.span(),
-                    "without event time no record is late",
-                );
+                self.found("TG0403", clause, "without event time no record is late");
             }
         }
-        let lateness_ms = node.get("lateness").map(SyntaxNode::millis);
-        let lateness_ms = lateness_ms
-            .or(time.as_ref().map(|time| time.lateness_ms))
-            .unwrap_or(0);
-        let late = node
-            .get("late")
-            .map(|late| self.sink(late))
-            .or(time.as_ref().and_then(|time| time.late.clone()));
+        let lateness = node.get("lateness").map(Node::millis);
+        let lateness = lateness.or(time.as_ref().map(|time| time.lateness_ms));
+        let lateness_ms = lateness.unwrap_or(0);
+        let late = node.get("late").map(|late| self.sink(late));
+        let late = late.or(time.as_ref().and_then(|time| time.late.clone()));
         if time.is_some() && late.is_none() {
-            self.found(
-                "TG0406",
-                node.head(),
-                "records that come too late for this window go to the dead letter stream",
-            );
+            let message = "records that come too late for this window go to the dead letter stream";
+            self.found("TG0406", node.head(), message);
         }
-        let scope = self.scope(&stream.record);
         let mut result: Vec<(String, FlowType)> = Vec::new();
         for path in &key {
-            let kind =
-                super::expressions::path_type(&stream.record, path).unwrap_or(FlowType::Dynamic);
-            result.push((super::expressions::last_name(path).to_owned(), kind));
+            let kind = path_type(&stream.record, path).unwrap_or(FlowType::Dynamic);
+            result.push((last_name(path).to_owned(), kind));
         }
-        let mut aggregates = Vec::new();
-        for node in node
-            .get("aggregate")
-            .into_iter()
-            .flat_map(|aggregate| aggregate.all("agg"))
-        {
-            let Some(name) = node.get("name") else {
-                continue;
-            };
-            let function = node.get("function").map_or("count", SyntaxNode::word);
-            let (of, kind) = match node.get("of") {
-                Some(of) => {
-                    let (expression, kind) = self.flows.expression(of, &scope);
-                    let is_number = kind.is_number() || kind == FlowType::Dynamic;
-                    if ["sum", "avg"].contains(&function) && !is_number {
-                        let message = format!("`{function}` needs a number, and this is {kind}");
-                        self.found("TG0305", of.span(), message);
-                    }
-                    (Some(expression), kind)
-                }
-                None => (None, FlowType::Integer),
-            };
-            let kind = match function {
-                "collect" => FlowType::list(kind),
-                "avg" if kind == FlowType::Integer => FlowType::Double,
-                _ => kind,
-            };
-            if result.iter().any(|(other, _)| *other == name.name()) {
-                self.found(
-                    "TG0101",
-                    name.span(),
-                    format!("the result has a field `{}` already", name.name()),
-                );
-            }
-            result.push((name.name(), kind));
-            aggregates.push(AggregatePlan {
-                function: function.to_owned(),
-                of,
-                name: name.name(),
-            });
-        }
-        let names: Vec<&str> = aggregates
-            .iter()
-            .map(|aggregate| aggregate.name.as_str())
-            .collect();
-        let id = format!(
-            "window/{}/{}",
-            key.join(","),
-            if names.is_empty() {
-                "using".to_owned()
-            } else {
-                names.join(",")
-            }
-        );
+        let aggregates = self.aggregates(node.child("aggregate"), &stream.record, &mut result);
+        let names: Vec<&str> = aggregates.iter().map(|one| one.name.as_str()).collect();
+        let results = match names.as_slice() {
+            [] => "using".to_owned(),
+            names => names.join(","),
+        };
+        let id = format!("window/{}/{results}", key.join(","));
         let timer = size_ms.saturating_add(lateness_ms);
         let id = self.step_state(node, id, StateKind::Window, &key, timer, &[stream]);
         if aggregates.is_empty() {
-            result.push((
-                "records".to_owned(),
-                FlowType::list(FlowType::Object(stream.record.clone().into())),
-            ));
+            let record = FlowType::Object(stream.record.clone().into());
+            result.push(("records".to_owned(), FlowType::list(record)));
         }
-        result.extend(
-            ["window_start", "window_end"].map(|name| (name.to_owned(), FlowType::Timestamp)),
-        );
-        result.push(("revision".to_owned(), FlowType::Integer));
+        for (name, kind) in [
+            ("window_start", FlowType::Timestamp),
+            ("window_end", FlowType::Timestamp),
+            ("revision", FlowType::Integer),
+        ] {
+            result.push((name.to_owned(), kind));
+        }
         stream.record = ObjectType::closed(result);
         stream.fields = Vec::new();
         let operator = OperatorPlan::Window {
@@ -412,86 +320,107 @@ impl<'t> ProcessChecker<'_, 't> {
         (operator, id, key)
     }
 
+    /// The aggregates of a window, each of which adds a field to the result.
+    fn aggregates(
+        &mut self,
+        node: Node<'t>,
+        record: &ObjectType,
+        result: &mut Vec<(String, FlowType)>,
+    ) -> Vec<AggregatePlan> {
+        let scope = self.scope(record);
+        let mut aggregates = Vec::new();
+        for node in node.all("agg") {
+            let name = node.child("name").name();
+            let function = node.get("function").map_or("count", Node::word);
+            let (of, kind) = match node.get("of") {
+                Some(of) => {
+                    let (expression, kind) = self.flows.expression(of, &scope);
+                    if ["sum", "avg"].contains(&function) {
+                        let place = format!("`{function}`");
+                        self.flows.expect_number(of, &kind, &place);
+                    }
+                    (Some(expression), kind)
+                }
+                None => (None, FlowType::Integer),
+            };
+            let kind = match function {
+                "collect" => FlowType::list(kind),
+                "avg" if kind == FlowType::Integer => FlowType::Double,
+                _ => kind,
+            };
+            if result.iter().any(|(other, _)| *other == name) {
+                let message = format!("the result has a field `{name}` already");
+                self.found("TG0101", node.child("name"), message);
+            }
+            result.push((name.clone(), kind));
+            aggregates.push(AggregatePlan {
+                function: function.to_owned(),
+                of,
+                name,
+            });
+        }
+        aggregates
+    }
+
     /// Says so where a window has neither aggregates nor a transform right behind it.
-    pub(super) fn check_window_has_result(&mut self, node: SyntaxNode<'t>, window: Aggregable) {
-        if let Aggregable::Window(at) = window
-            && let Some(OperatorPlan::Window {
-                aggregates,
-                using: None,
-                ..
-            }) = self.plan.steps.get(at).map(|step| &step.operator)
+    pub(super) fn check_window_has_result(&mut self, node: Node<'t>, window: Aggregable) {
+        let Aggregable::Window(at) = window else {
+            return;
+        };
+        if let OperatorPlan::Window {
+            aggregates,
+            using: None,
+            ..
+        } = &self.plan.steps[at].operator
             && aggregates.is_empty()
         {
             let windows = self.node.all("step").filter(|step| step.word() == "window");
             let before = windows.take_while(|step| step.span() < node.span()).last();
-            self.found(
-                "TG0401",
-                before.unwrap_or(node).head(),
-                "this window has no aggregate",
-            );
+            let window = before.unwrap_or(node).head();
+            self.found("TG0401", window, "this window has no aggregate");
         }
     }
 
     fn aggregate(
         &mut self,
-        node: SyntaxNode<'t>,
+        node: Node<'t>,
         after: Aggregable,
         stream: &mut FlowStream,
     ) -> Option<OperatorPlan> {
-        let name = node.get("using")?;
         self.aggregable = Aggregable::Nothing;
         if after == Aggregable::Nothing {
-            self.found(
-                "TG0405",
-                node.head(),
-                "there is neither a window nor a hold right before",
-            );
+            let message = "there is neither a window nor a hold right before";
+            self.found("TG0405", node.head(), message);
             return None;
         }
-        let scope = self.scope(&stream.record);
-        let used = self.flows.using(name, &scope);
-        stream.record = used
-            .as_ref()
-            .map_or_else(ObjectType::open, |used| used.record.clone());
-        let used = used?;
-        self.has_registered |= used.is_registered;
+        let used = self.using(node.child("using"), &stream.record);
+        let record = used.as_ref().map(|used| used.record.clone());
+        stream.record = record.unwrap_or_else(ObjectType::open);
+        let plan = used?.plan;
         let Aggregable::Window(at) = after else {
-            return Some(OperatorPlan::Aggregate { using: used.plan });
+            return Some(OperatorPlan::Aggregate { using: plan });
         };
-        if let Some(OperatorPlan::Window { using, .. }) =
-            self.plan.steps.get_mut(at).map(|step| &mut step.operator)
-        {
-            *using = Some(used.plan);
+        if let OperatorPlan::Window { using, .. } = &mut self.plan.steps[at].operator {
+            *using = Some(plan);
         }
         None
     }
 
     /// An `emit`: a step, or only the options of a route target.
-    pub(super) fn emit(&mut self, node: SyntaxNode<'t>) {
-        let Some(stream_node) = node.get("stream") else {
-            return;
+    pub(super) fn emit(&mut self, node: Node<'t>) {
+        let is_options = self.route_targets.contains(&node.child("stream").name());
+        let flowing = match is_options {
+            true => self.current(),
+            false => self.flowing(node),
         };
-        let is_options = self.route_targets.contains(&stream_node.name());
-        let flowing = if is_options {
-            self.current()
-        } else {
-            self.flowing(node)
-        };
-        let stream = self.sink(stream_node);
+        let stream = self.sink(node.child("stream"));
         self.check_window_has_result(node, self.aggregable);
         self.aggregable = Aggregable::Nothing;
-        let record = flowing
-            .as_ref()
-            .map_or_else(ObjectType::open, |(_, stream)| stream.record.clone());
-        self.flows.all_paths(node, "key", &record);
+        let record = flowing.as_ref().map(|(_, stream)| stream.record.clone());
+        let record = record.unwrap_or_else(ObjectType::open);
+        let key = self.flows.all_paths(node, "key", &record);
         self.check_schema(node, &record, &stream);
-        let key = paths(node, "key");
-        if let Some(sink) = self
-            .plan
-            .sinks
-            .iter_mut()
-            .find(|sink| sink.stream == stream)
-        {
+        if let Some(sink) = self.sink_plan(&stream) {
             let fanout = node.get("fanout").map(|fanout| fanout.word().to_owned());
             sink.fanout = fanout.or(sink.fanout.take());
             if !key.is_empty() {
@@ -499,32 +428,19 @@ impl<'t> ProcessChecker<'_, 't> {
             }
         }
         if let (false, Some((name, _))) = (is_options, flowing) {
-            let (inputs, output) = (vec![name.clone()], name);
             let operator = OperatorPlan::Emit { stream };
-            self.plan.steps.push(StepPlan {
-                inputs,
-                output,
-                state: None,
-                repartition: Vec::new(),
-                operator,
-            });
+            self.push(vec![name.clone()], name, None, Vec::new(), operator);
         }
     }
 
     /// Checks the record that is emitted against the schema of the statement.
-    fn check_schema(&mut self, node: SyntaxNode<'t>, record: &ObjectType, stream: &str) {
-        let Some(at) = node.get("schema") else { return };
-        let Some((name, schema)) = self.flows.schema_of(Some(at)) else {
+    fn check_schema(&mut self, node: Node<'t>, record: &ObjectType, stream: &str) {
+        let Some((name, schema)) = self.flows.schema_of(node.get("schema")) else {
             return;
         };
-        self.flows
-            .fits_schema(at.span(), record, (&name, &schema), None);
-        if let Some(sink) = self
-            .plan
-            .sinks
-            .iter_mut()
-            .find(|sink| sink.stream == stream)
-        {
+        let at = node.child("schema").span();
+        self.flows.fits_schema(at, record, (&name, &schema), None);
+        if let Some(sink) = self.sink_plan(stream) {
             sink.schema = Some(name);
         }
     }
@@ -532,10 +448,10 @@ impl<'t> ProcessChecker<'_, 't> {
 
 impl<'t> FlowChecker<'t> {
     /// The fields of the answers of the lookup that a node names.
-    fn lookup_answer(&mut self, node: SyntaxNode<'t>) -> Option<ObjectType> {
+    fn lookup_answer(&mut self, node: Node<'t>) -> Option<ObjectType> {
         let name = node.name();
-        let declared = self.names.get(&name);
-        if declared.is_some_and(Declaration::is_broken) {
+        let declared = self.names.get(&name).copied();
+        if declared.as_ref().is_some_and(Declaration::is_broken) {
             return Some(ObjectType::open());
         }
         if let Some(lookup) = self.plan.lookups.get(&name) {
@@ -544,26 +460,13 @@ impl<'t> FlowChecker<'t> {
         if let Some(fields) = self.registered.lookups.get(&name) {
             return Some(fields.clone());
         }
-        if let Some(declared) = self.names.get(&name) {
-            let message = format!(
-                "`{name}` is a {}, and a lookup is needed",
-                kind_text(declared.kind)
-            );
-            self.found("TG0107", node.span(), message);
+        if let Some(declared) = declared {
+            self.wrong_kind(node, declared.kind, "lookup");
         } else {
-            let names: Vec<String> = self
-                .plan
-                .lookups
-                .keys()
-                .chain(self.registered.lookups.keys())
-                .cloned()
-                .collect();
-            self.unknown(
-                "TG0102",
-                node.span(),
-                ("lookup", &name),
-                names.iter().map(String::as_str),
-            );
+            let registered = self.registered.lookups.keys();
+            let names = self.plan.lookups.keys().chain(registered);
+            let names = names.cloned().collect();
+            self.unknown("TG0102", node, "lookup", names);
         }
         None
     }

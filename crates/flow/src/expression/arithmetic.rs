@@ -8,18 +8,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::Timestamp;
 use rust_decimal::Decimal;
 
 use super::EvaluationFailure;
-use super::evaluate::{EvaluationResult, Evaluator};
+use super::evaluate::{Evaluated, EvaluationResult, Evaluator};
 use super::parser::BinaryOperator;
 use crate::value::{FlowValue, exact, in_range};
 
 use BinaryOperator as Op;
 use FlowValue as V;
 
-fn overflow(operator: BinaryOperator) -> Box<EvaluationFailure> {
+fn overflow(operator: Op) -> Box<EvaluationFailure> {
     let message = format!("the result of `{}` is too large", operator.symbol());
     EvaluationFailure::new("expr.overflow", message)
 }
@@ -30,10 +30,10 @@ fn division_by_zero() -> Box<EvaluationFailure> {
 
 pub(super) fn arithmetic<'a>(
     evaluator: &mut Evaluator<'_, '_>,
-    operator: BinaryOperator,
+    operator: Op,
     a: FlowValue<'a>,
     b: FlowValue<'a>,
-) -> EvaluationResult<FlowValue<'a>> {
+) -> Evaluated<'a> {
     if let Some(result) = numbers(operator, &a, &b) {
         return result;
     }
@@ -65,11 +65,7 @@ pub(super) fn arithmetic<'a>(
 }
 
 /// Operations on numbers; none where one of them is none.
-fn numbers<'a>(
-    operator: BinaryOperator,
-    a: &FlowValue<'_>,
-    b: &FlowValue<'_>,
-) -> Option<EvaluationResult<FlowValue<'a>>> {
+fn numbers<'a>(operator: Op, a: &FlowValue<'_>, b: &FlowValue<'_>) -> Option<Evaluated<'a>> {
     Some(match (a, b) {
         (V::Integer(a), V::Integer(b)) => integers(operator, *a, *b).map(V::Integer),
         (V::Unsigned(a), V::Unsigned(b)) => unsigned(operator, *a, *b).map(V::Unsigned),
@@ -95,19 +91,13 @@ fn numbers<'a>(
 }
 
 /// The sum of two numbers, for aggregates.
-pub(crate) fn add(
-    a: &FlowValue<'_>,
-    b: &FlowValue<'_>,
-) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
+pub(crate) fn add(a: &FlowValue<'_>, b: &FlowValue<'_>) -> Evaluated<'static> {
     let refuse = || EvaluationFailure::kind(format!("{} and {} have no sum", a.kind(), b.kind()));
     numbers(Op::Add, a, b).unwrap_or_else(|| Err(refuse()))
 }
 
 /// A sum divided by a count; whole numbers have an average with a fraction.
-pub(crate) fn average(
-    sum: &FlowValue<'_>,
-    count: usize,
-) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
+pub(crate) fn average(sum: &FlowValue<'_>, count: usize) -> Evaluated<'static> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let is_exact = matches!(sum, V::Decimal(_));
     #[expect(clippy::cast_precision_loss, reason = "an average of doubles is one")]
@@ -128,32 +118,28 @@ pub(crate) fn average(
     numbers(Op::Divide, &sum, &count).unwrap_or_else(|| Err(refuse()))
 }
 
-fn integers(operator: BinaryOperator, a: i64, b: i64) -> EvaluationResult<i64> {
-    let result = match operator {
-        Op::Add => a.checked_add(b),
-        Op::Subtract => a.checked_sub(b),
-        Op::Multiply => a.checked_mul(b),
-        Op::Divide | Op::Remainder if b == 0 => return Err(division_by_zero()),
-        Op::Divide => a.checked_div(b),
-        // The checker refused every other operator.
-        _ => a.checked_rem(b),
+/// The operations of a type of whole numbers, each of which fails where its result does not fit.
+macro_rules! whole_numbers {
+    ($name:ident, $number:ty) => {
+        fn $name(operator: Op, a: $number, b: $number) -> EvaluationResult<$number> {
+            let result = match operator {
+                Op::Add => a.checked_add(b),
+                Op::Subtract => a.checked_sub(b),
+                Op::Multiply => a.checked_mul(b),
+                Op::Divide | Op::Remainder if b == 0 => return Err(division_by_zero()),
+                Op::Divide => a.checked_div(b),
+                // The checker refused every other operator.
+                _ => a.checked_rem(b),
+            };
+            result.ok_or_else(|| overflow(operator))
+        }
     };
-    result.ok_or_else(|| overflow(operator))
 }
 
-fn unsigned(operator: BinaryOperator, a: u64, b: u64) -> EvaluationResult<u64> {
-    let result = match operator {
-        Op::Add => a.checked_add(b),
-        Op::Subtract => a.checked_sub(b),
-        Op::Multiply => a.checked_mul(b),
-        Op::Divide | Op::Remainder if b == 0 => return Err(division_by_zero()),
-        Op::Divide => a.checked_div(b),
-        _ => a.checked_rem(b),
-    };
-    result.ok_or_else(|| overflow(operator))
-}
+whole_numbers!(integers, i64);
+whole_numbers!(unsigned, u64);
 
-fn doubles<'a>(operator: BinaryOperator, a: f64, b: f64) -> EvaluationResult<FlowValue<'a>> {
+fn doubles<'a>(operator: Op, a: f64, b: f64) -> Evaluated<'a> {
     Ok(V::Double(match operator {
         Op::Add => a + b,
         Op::Subtract => a - b,
@@ -166,11 +152,7 @@ fn doubles<'a>(operator: BinaryOperator, a: f64, b: f64) -> EvaluationResult<Flo
     }))
 }
 
-fn decimals<'a>(
-    operator: BinaryOperator,
-    a: Decimal,
-    b: Decimal,
-) -> EvaluationResult<FlowValue<'a>> {
+fn decimals<'a>(operator: Op, a: Decimal, b: Decimal) -> Evaluated<'a> {
     let longer = |a: Decimal, b: Decimal| a.scale().max(b.scale());
     let result = match operator {
         Op::Add => exact(a, b, longer, Decimal::checked_add),
@@ -184,31 +166,20 @@ fn decimals<'a>(
 }
 
 /// Operations on times; none where there is none for these values.
-fn times<'a>(
-    operator: BinaryOperator,
-    a: &FlowValue<'_>,
-    b: &FlowValue<'_>,
-) -> Option<EvaluationResult<FlowValue<'a>>> {
+fn times<'a>(operator: Op, a: &FlowValue<'_>, b: &FlowValue<'_>) -> Option<Evaluated<'a>> {
+    let moved = |time: Result<Timestamp, jiff::Error>| time.ok().and_then(in_range);
     let result = match (operator, a, b) {
         (Op::Add, V::Timestamp(time), V::Duration(length))
-        | (Op::Add, V::Duration(length), V::Timestamp(time)) => time
-            .checked_add(*length)
-            .ok()
-            .and_then(in_range)
-            .map(V::Timestamp),
-        (Op::Subtract, V::Timestamp(time), V::Duration(length)) => time
-            .checked_sub(*length)
-            .ok()
-            .and_then(in_range)
-            .map(V::Timestamp),
+        | (Op::Add, V::Duration(length), V::Timestamp(time)) => {
+            moved(time.checked_add(*length)).map(V::Timestamp)
+        }
+        (Op::Subtract, V::Timestamp(time), V::Duration(length)) => {
+            moved(time.checked_sub(*length)).map(V::Timestamp)
+        }
         (Op::Subtract, V::Timestamp(a), V::Timestamp(b)) => Some(V::Duration(a.duration_since(*b))),
-        (Op::Add, V::Duration(a), V::Duration(b)) => length(a.checked_add(*b)),
-        (Op::Subtract, V::Duration(a), V::Duration(b)) => length(a.checked_sub(*b)),
+        (Op::Add, V::Duration(a), V::Duration(b)) => a.checked_add(*b).map(V::Duration),
+        (Op::Subtract, V::Duration(a), V::Duration(b)) => a.checked_sub(*b).map(V::Duration),
         _ => return None,
     };
     Some(result.ok_or_else(|| overflow(operator)))
-}
-
-fn length<'a>(length: Option<SignedDuration>) -> Option<FlowValue<'a>> {
-    length.map(V::Duration)
 }

@@ -12,17 +12,15 @@ use std::sync::Arc;
 
 use tidegate_config::nearest;
 
-use self::operations::{common, constant_list, constant_map, result_of};
+use self::operations::{common, constant_list, constant_map, mixed_help, result_of};
 use super::evaluate::Evaluator;
-use super::node::{ExpressionNode, FieldPath};
+use super::node::{ExpressionNode as Node, FieldPath};
 use super::parser::{BinaryOperator, Syntax, SyntaxKind};
 use super::scope::{METADATA, MetadataName};
 use super::{EvaluationFailure, Expression, ExpressionBindings, ExpressionScope, StepBudget};
 use crate::value::{FieldPosition, FlowType, FlowValue, JsonRecord, ObjectType};
 use crate::{Diagnostic, Span};
 
-/// Bytes that a compiled pattern may take.
-pub(super) const MAX_PATTERN_BYTES: usize = 256 * 1024;
 /// Findings of one expression.
 const MAX_FINDINGS: usize = 20;
 
@@ -44,7 +42,7 @@ pub(super) const TYPE_NAMES: [(&str, FlowType); 11] = [
 /// An expression whose names and types are right, ready to be evaluated.
 #[derive(Debug, Clone)]
 pub struct CheckedExpression {
-    root: ExpressionNode,
+    root: Node,
     kind: FlowType,
 }
 
@@ -63,9 +61,8 @@ impl CheckedExpression {
         &'a self,
         bindings: &ExpressionBindings<'a>,
         budget: &mut StepBudget,
-    ) -> Result<FlowValue<'a>, EvaluationFailure> {
-        let mut evaluator = Evaluator::new(*bindings, budget);
-        evaluator.run(&self.root).map_err(|failure| *failure)
+    ) -> Result<FlowValue<'a>, Box<EvaluationFailure>> {
+        Evaluator::new(*bindings, budget).run(&self.root)
     }
 
     /// The JSON text of a field of the record, where the expression is nothing but its name.
@@ -74,7 +71,7 @@ impl CheckedExpression {
     #[must_use]
     pub fn raw_field<'a>(&self, record: &'a JsonRecord) -> Option<&'a str> {
         match &self.root {
-            ExpressionNode::Field(path) if path.kind == FlowType::Dynamic => {
+            Node::Field(path) if path.kind == FlowType::Dynamic => {
                 let mut raw = record.raw(&path.name)?;
                 for (name, _) in &path.below {
                     raw = crate::value::member(raw, name)?;
@@ -109,10 +106,10 @@ pub fn check(
     }
 }
 
-type Typed = (ExpressionNode, FlowType);
+type Typed = (Node, FlowType);
 
 /// Stands for a part that is wrong, so that one mistake is one finding.
-const WRONG: Typed = (ExpressionNode::Constant(FlowValue::Null), FlowType::Dynamic);
+const WRONG: Typed = (Node::Constant(FlowValue::Null), FlowType::Dynamic);
 
 struct Checker<'s> {
     scope: &'s ExpressionScope,
@@ -126,6 +123,12 @@ impl Checker<'_> {
         let mut found = Diagnostic::new(code, self.span.part(at.start, at.end), message);
         found.help = help;
         self.findings.push(found);
+    }
+
+    /// A mistake that is neither a name nor a type.
+    fn wrong(&mut self, at: &Syntax, message: String, help: Option<String>) -> Typed {
+        self.found("TG0012", at, message, help);
+        WRONG
     }
 
     fn wrong_type(&mut self, at: &Syntax, message: String, help: Option<&str>) -> Typed {
@@ -143,7 +146,7 @@ impl Checker<'_> {
 
     fn node(&mut self, syntax: &Syntax) -> Typed {
         match &syntax.kind {
-            SyntaxKind::Literal(value) => (ExpressionNode::Constant(value.clone()), value.kind()),
+            SyntaxKind::Literal(value) => (Node::Constant(value.clone()), value.kind()),
             SyntaxKind::Name(name) => self.name(syntax, name),
             SyntaxKind::Select(operand, name) => self.select(syntax, operand, name),
             SyntaxKind::Index(pair) => self.index(syntax, &pair.0, &pair.1),
@@ -152,7 +155,7 @@ impl Checker<'_> {
             }
             SyntaxKind::Not(inner) => {
                 let node = self.condition(inner, "`!`");
-                (ExpressionNode::Not(Box::new(node)), FlowType::Boolean)
+                (Node::Not(Box::new(node)), FlowType::Boolean)
             }
             SyntaxKind::Negate(inner) => {
                 let (node, kind) = self.node(inner);
@@ -163,15 +166,15 @@ impl Checker<'_> {
                 if !is_signed && kind != FlowType::Duration {
                     return self.wrong_type(syntax, format!("`-` does not take {kind}"), None);
                 }
-                (ExpressionNode::Negate(Box::new(node)), kind)
+                (Node::Negate(Box::new(node)), kind)
             }
             SyntaxKind::And(terms) => {
                 let nodes = terms.iter().map(|term| self.condition(term, "`&&`"));
-                (ExpressionNode::And(nodes.collect()), FlowType::Boolean)
+                (Node::And(nodes.collect()), FlowType::Boolean)
             }
             SyntaxKind::Or(terms) => {
                 let nodes = terms.iter().map(|term| self.condition(term, "`||`"));
-                (ExpressionNode::Or(nodes.collect()), FlowType::Boolean)
+                (Node::Or(nodes.collect()), FlowType::Boolean)
             }
             SyntaxKind::Binary(operator, pair) => self.binary(syntax, *operator, &pair.0, &pair.1),
             SyntaxKind::Conditional(parts) => {
@@ -179,26 +182,29 @@ impl Checker<'_> {
                 let condition = self.condition(condition, "the condition before `?`");
                 let (then, then_kind) = self.node(then);
                 let (otherwise, other_kind) = self.node(otherwise);
+                let are_numbers = then_kind.is_number() && other_kind.is_number();
+                if are_numbers && result_of(BinaryOperator::Add, &then_kind, &other_kind).is_none()
+                {
+                    let message = format!("`?` chooses between {then_kind} and {other_kind}");
+                    let help = mixed_help(&then_kind, &other_kind);
+                    return self.wrong_type(syntax, message, help);
+                }
                 let kind = common([then_kind, other_kind].into_iter());
-                (
-                    ExpressionNode::Conditional(Box::new([condition, then, otherwise])),
-                    kind,
-                )
+                let parts = Box::new([condition, then, otherwise]);
+                (Node::Conditional(parts), kind)
             }
             SyntaxKind::List(elements) => {
-                let typed: Vec<Typed> = elements.iter().map(|e| self.node(e)).collect();
-                let kind = FlowType::list(common(typed.iter().map(|(_, kind)| kind.clone())));
-                let nodes: Vec<ExpressionNode> = typed.into_iter().map(|(node, _)| node).collect();
-                (
-                    constant_list(&nodes).unwrap_or(ExpressionNode::List(nodes)),
-                    kind,
-                )
+                let typed = elements.iter().map(|element| self.node(element));
+                let (nodes, kinds): (Vec<_>, Vec<_>) = typed.unzip();
+                let kind = FlowType::list(common(kinds.into_iter()));
+                let node = constant_list(&nodes).unwrap_or(Node::List(nodes));
+                (node, kind)
             }
             SyntaxKind::Map(entries) => self.map(entries),
         }
     }
 
-    fn condition(&mut self, syntax: &Syntax, user: &str) -> ExpressionNode {
+    fn condition(&mut self, syntax: &Syntax, user: &str) -> Node {
         let (node, kind) = self.node(syntax);
         if !matches!(kind, FlowType::Boolean | FlowType::Dynamic) {
             let message = format!("{user} needs a boolean, this is {kind}");
@@ -209,14 +215,12 @@ impl Checker<'_> {
 
     fn name(&mut self, syntax: &Syntax, name: &str) -> Typed {
         if let Some(slot) = self.locals.iter().rposition(|(local, _)| local == name) {
-            return (ExpressionNode::Local(slot), self.locals[slot].1.clone());
+            return (Node::Local(slot), self.locals[slot].1.clone());
         }
         if name == "record" {
             let record = Arc::new(self.scope.record.clone());
-            return (
-                ExpressionNode::Record(Arc::clone(&record)),
-                FlowType::Object(record),
-            );
+            let node = Node::Record(Arc::clone(&record));
+            return (node, FlowType::Object(record));
         }
         if let Some((_, metadata)) = METADATA.iter().find(|(known, _)| *known == name) {
             if *metadata == MetadataName::Route && !self.scope.has_route {
@@ -224,26 +228,20 @@ impl Checker<'_> {
                 self.found("TG0301", syntax, message, None);
                 return WRONG;
             }
-            return (ExpressionNode::Metadata(*metadata), metadata.kind());
+            return (Node::Metadata(*metadata), metadata.kind());
         }
         if name == "state" && self.scope.state.is_some() {
             let message = "`state` alone is no value; write `state.NAME`".to_owned();
-            self.found(
-                "TG0105",
-                syntax,
-                message,
-                Some("a field of that name is `record.state`".into()),
-            );
+            let help = "a field of that name is `record.state`".to_owned();
+            self.found("TG0105", syntax, message, Some(help));
             return WRONG;
         }
         let is_declared = self.scope.record.fields.contains_key(name);
         if !is_declared {
             let named = TYPE_NAMES.into_iter().find(|(known, _)| *known == name);
             if let Some((name, _)) = named {
-                return (
-                    ExpressionNode::Constant(FlowValue::Type(name)),
-                    FlowType::Type,
-                );
+                let name = FlowValue::Type(name);
+                return (Node::Constant(name), FlowType::Type);
             }
         }
         self.record_field(syntax, name)
@@ -261,7 +259,7 @@ impl Checker<'_> {
             below: Vec::new(),
             kind: kind.clone(),
         };
-        (ExpressionNode::Field(Box::new(path)), kind)
+        (Node::Field(Box::new(path)), kind)
     }
 
     fn select(&mut self, syntax: &Syntax, operand: &Syntax, name: &str) -> Typed {
@@ -280,22 +278,22 @@ impl Checker<'_> {
                 );
                 return WRONG;
             };
-            return (ExpressionNode::State(name.to_owned()), kind.clone());
+            return (Node::State(name.to_owned()), kind.clone());
         }
         let (node, kind) = self.node(operand);
-        if matches!(node, ExpressionNode::Record(_)) {
+        if matches!(node, Node::Record(_)) {
             return self.record_field(syntax, name);
         }
         let Some((selected, is_declared)) = self.field_of(syntax, &kind, name) else {
             return WRONG;
         };
         let node = match node {
-            ExpressionNode::Field(mut path) => {
+            Node::Field(mut path) => {
                 path.below.push((name.to_owned(), is_declared));
                 path.kind = selected.clone();
-                ExpressionNode::Field(path)
+                Node::Field(path)
             }
-            node => ExpressionNode::Select(Box::new(node), name.to_owned()),
+            node => Node::Select(Box::new(node), name.to_owned()),
         };
         (node, selected)
     }
@@ -317,17 +315,7 @@ impl Checker<'_> {
                     None
                 }
             },
-            FlowType::Boolean
-            | FlowType::Integer
-            | FlowType::Unsigned
-            | FlowType::Double
-            | FlowType::Decimal
-            | FlowType::String
-            | FlowType::Bytes
-            | FlowType::Timestamp
-            | FlowType::Duration
-            | FlowType::List(_)
-            | FlowType::Type => {
+            _ => {
                 self.wrong_type(syntax, format!("{kind} has no field `{name}`"), None);
                 None
             }
@@ -337,15 +325,12 @@ impl Checker<'_> {
     fn index(&mut self, syntax: &Syntax, operand: &Syntax, index: &Syntax) -> Typed {
         let (node, kind) = self.node(operand);
         let (index_node, index_kind) = self.node(index);
-        let is_key = matches!(
-            index_kind,
-            FlowType::String | FlowType::Boolean | FlowType::Integer | FlowType::Unsigned
-        );
         let (element, fits) = match &kind {
             FlowType::List(element) => ((**element).clone(), index_kind.is_number()),
-            FlowType::Map(value) => ((**value).clone(), is_key),
+            FlowType::Map(value) => ((**value).clone(), index_kind.is_key()),
             FlowType::Object(_) | FlowType::Dynamic => {
-                (FlowType::Dynamic, is_key || index_kind.is_number())
+                let fits = index_kind.is_key() || index_kind.is_number();
+                (FlowType::Dynamic, fits)
             }
             other => {
                 let message = format!("{other} has no elements");
@@ -356,7 +341,7 @@ impl Checker<'_> {
             let message = format!("{index_kind} is no index of {kind}");
             return self.wrong_type(index, message, None);
         }
-        (ExpressionNode::Index(Box::new((node, index_node))), element)
+        (Node::Index(Box::new((node, index_node))), element)
     }
 
     fn map(&mut self, entries: &[(Syntax, Syntax)]) -> Typed {
@@ -364,15 +349,7 @@ impl Checker<'_> {
         let mut kinds = Vec::new();
         for (key, value) in entries {
             let (key_node, key_kind) = self.node(key);
-            let is_key = matches!(
-                key_kind,
-                FlowType::String
-                    | FlowType::Boolean
-                    | FlowType::Integer
-                    | FlowType::Unsigned
-                    | FlowType::Dynamic
-            );
-            if !is_key {
+            if !key_kind.is_key() {
                 self.wrong_type(key, format!("{key_kind} cannot be the key of a map"), None);
             }
             let (value, kind) = self.node(value);
@@ -380,10 +357,8 @@ impl Checker<'_> {
             kinds.push(kind);
         }
         let kind = FlowType::map(common(kinds.into_iter()));
-        (
-            constant_map(&nodes).unwrap_or(ExpressionNode::Map(nodes)),
-            kind,
-        )
+        let node = constant_map(&nodes).unwrap_or(Node::Map(nodes));
+        (node, kind)
     }
 
     fn binary(
@@ -398,21 +373,9 @@ impl Checker<'_> {
         let Some(kind) = result_of(operator, &a, &b) else {
             let symbol = operator.symbol();
             let message = format!("`{symbol}` does not take {a} and {b}");
-            let mixes = |one: &FlowType, other: &FlowType| {
-                (a == *one && b == *other) || (a == *other && b == *one)
-            };
-            let help = if mixes(&FlowType::Decimal, &FlowType::Double) {
-                Some("a double is not exact; write the number as `decimal(\"0.10\")`")
-            } else if a.is_number() && b.is_number() {
-                Some("convert one of them, for instance by `double(x)`")
-            } else {
-                None
-            };
-            return self.wrong_type(syntax, message, help);
+            return self.wrong_type(syntax, message, mixed_help(&a, &b));
         };
-        (
-            ExpressionNode::Binary(operator, Box::new((left_node, right_node))),
-            kind,
-        )
+        let pair = Box::new((left_node, right_node));
+        (Node::Binary(operator, pair), kind)
     }
 }

@@ -10,14 +10,17 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::arithmetic::arithmetic;
-use super::functions::Function;
-use super::node::{ExpressionNode, FieldPath, Loop, LoopKind};
+use super::functions::{FunctionRow, FunctionWork};
+use super::node::{ExpressionNode as Node, FieldPath, Loop, LoopKind};
 use super::parser::BinaryOperator;
 use super::scope::MetadataName;
 use super::{EvaluationFailure, ExpressionBindings, StepBudget, library};
 use crate::value::{FlowType, FlowValue, MapKey, ObjectType, ValueError, ValueMap, member};
 
+use FlowValue as V;
+
 pub(super) type EvaluationResult<T> = Result<T, Box<EvaluationFailure>>;
+pub(super) type Evaluated<'a> = EvaluationResult<FlowValue<'a>>;
 
 /// Elements or bytes of text that cost one step.
 const PER_STEP: usize = 16;
@@ -31,6 +34,11 @@ pub(super) struct Evaluator<'a, 'b> {
 
 fn missing(name: &str) -> Box<EvaluationFailure> {
     EvaluationFailure::new("expr.missing", format!("there is no `{name}`"))
+}
+
+/// A value of another type than its place needs.
+fn needed(wanted: &str, value: &FlowValue<'_>) -> Box<EvaluationFailure> {
+    EvaluationFailure::kind(format!("{wanted} is needed, this is {}", value.kind()))
 }
 
 /// A field that is not of its declared type.
@@ -48,7 +56,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
     }
 
     /// The value of the whole expression.
-    pub(super) fn run(&mut self, root: &'a ExpressionNode) -> EvaluationResult<FlowValue<'a>> {
+    pub(super) fn run(&mut self, root: &'a Node) -> Evaluated<'a> {
         let value = self.value(root)?;
         // Lists share their parts, so a short expression can stand for a value of any size when it is written down.
         self.weigh(&value)?;
@@ -57,25 +65,15 @@ impl<'a, 'b> Evaluator<'a, 'b> {
 
     fn weigh(&mut self, value: &FlowValue<'_>) -> EvaluationResult<()> {
         match value {
-            FlowValue::List(values) => {
+            V::List(values) => {
                 self.budget.spend(values.len())?;
                 values.iter().try_for_each(|value| self.weigh(value))
             }
-            FlowValue::Map(entries) => {
+            V::Map(entries) => {
                 self.budget.spend(entries.len())?;
                 entries.values().try_for_each(|value| self.weigh(value))
             }
-            FlowValue::Null
-            | FlowValue::Boolean(_)
-            | FlowValue::Integer(_)
-            | FlowValue::Unsigned(_)
-            | FlowValue::Double(_)
-            | FlowValue::Decimal(_)
-            | FlowValue::String(_)
-            | FlowValue::Bytes(_)
-            | FlowValue::Timestamp(_)
-            | FlowValue::Duration(_)
-            | FlowValue::Type(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -84,99 +82,90 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         self.budget.spend(size / PER_STEP)
     }
 
-    pub(super) fn value(&mut self, node: &'a ExpressionNode) -> EvaluationResult<FlowValue<'a>> {
+    pub(super) fn value(&mut self, node: &'a Node) -> Evaluated<'a> {
         self.budget.spend(1)?;
         match node {
-            ExpressionNode::Constant(value) => Ok(borrowed(value)),
-            ExpressionNode::Field(path) => self.field(path),
-            ExpressionNode::And(terms) => self.logic(terms, false),
-            ExpressionNode::Or(terms) => self.logic(terms, true),
-            ExpressionNode::Binary(operator, pair) => self.binary(*operator, &pair.0, &pair.1),
-            ExpressionNode::Call(function, arguments) => self.call(*function, arguments),
-            ExpressionNode::Local(slot) => Ok(self.locals[*slot].clone()),
+            Node::Constant(value) => Ok(borrowed(value)),
+            Node::Field(path) => self.field(path),
+            Node::And(terms) => self.logic(terms, false),
+            Node::Or(terms) => self.logic(terms, true),
+            Node::Binary(operator, pair) => self.binary(*operator, &pair.0, &pair.1),
+            Node::Call(row, arguments) => self.call(row, arguments),
+            Node::Local(slot) => Ok(self.locals[*slot].clone()),
             _ => self.rare_value(node),
         }
     }
 
     /// The nodes that are not in the way of most records; apart, because they need a large frame.
     #[inline(never)]
-    fn rare_value(&mut self, node: &'a ExpressionNode) -> EvaluationResult<FlowValue<'a>> {
+    fn rare_value(&mut self, node: &'a Node) -> Evaluated<'a> {
         match node {
-            ExpressionNode::Record(fields) => self.record(fields),
-            ExpressionNode::Metadata(name) => self.metadata(*name),
-            ExpressionNode::State(name) => self.bindings.host.state(name),
-            ExpressionNode::Select(operand, name) => {
+            Node::Record(fields) => self.record(fields),
+            Node::Metadata(name) => self.metadata(*name),
+            Node::State(name) => self.bindings.host.state(name),
+            Node::Select(operand, name) => {
                 let value = self.value(operand)?;
                 match &value {
-                    FlowValue::Map(entries) => {
+                    V::Map(entries) => {
                         let key = MapKey::String(Cow::Borrowed(name));
                         entries.get(&key).cloned().ok_or_else(|| missing(name))
                     }
                     other => Err(no_field(other, name)),
                 }
             }
-            ExpressionNode::Has(operand, name) => self.has(operand, name),
-            ExpressionNode::Index(pair) => self.index(&pair.0, &pair.1),
-            ExpressionNode::Not(inner) => Ok(FlowValue::Boolean(!self.boolean(inner)?)),
-            ExpressionNode::Negate(inner) => negate(&self.value(inner)?),
-            ExpressionNode::Conditional(parts) => {
+            Node::Has(operand, name) => self.has(operand, name),
+            Node::Index(pair) => self.index(&pair.0, &pair.1),
+            Node::Not(inner) => Ok(V::Boolean(!self.boolean(inner)?)),
+            Node::Negate(inner) => negate(&self.value(inner)?),
+            Node::Conditional(parts) => {
                 let [condition, then, otherwise] = &**parts;
                 let is_true = self.boolean(condition)?;
                 self.value(if is_true { then } else { otherwise })
             }
-            ExpressionNode::Matches(operand, regex) => {
+            Node::Matches(operand, regex) => {
                 let text = self.text(operand)?;
                 self.pay(text.len())?;
-                Ok(FlowValue::Boolean(regex.is_match(&text)))
+                Ok(V::Boolean(regex.is_match(&text)))
             }
-            ExpressionNode::Registered(name, arguments) => {
+            Node::Registered(name, arguments) => {
                 let arguments = self.values(arguments)?;
                 self.bindings.host.call(name, &arguments)
             }
-            ExpressionNode::List(nodes) => Ok(FlowValue::list(self.values(nodes)?)),
-            ExpressionNode::Map(nodes) => self.map(nodes),
-            ExpressionNode::Loop(parts) => self.repeat(parts),
-            ExpressionNode::Constant(_)
-            | ExpressionNode::Field(_)
-            | ExpressionNode::And(_)
-            | ExpressionNode::Or(_)
-            | ExpressionNode::Binary(..)
-            | ExpressionNode::Call(..)
-            | ExpressionNode::Local(_) => self.value(node),
+            Node::List(nodes) => Ok(V::list(self.values(nodes)?)),
+            Node::Map(nodes) => self.map(nodes),
+            Node::Loop(parts) => self.repeat(parts),
+            Node::Constant(_)
+            | Node::Field(_)
+            | Node::And(_)
+            | Node::Or(_)
+            | Node::Binary(..)
+            | Node::Call(..)
+            | Node::Local(_) => self.value(node),
         }
     }
 
-    pub(super) fn values(
-        &mut self,
-        nodes: &'a [ExpressionNode],
-    ) -> EvaluationResult<Vec<FlowValue<'a>>> {
+    pub(super) fn values(&mut self, nodes: &'a [Node]) -> EvaluationResult<Vec<FlowValue<'a>>> {
         nodes.iter().map(|node| self.value(node)).collect()
     }
 
-    fn boolean(&mut self, node: &'a ExpressionNode) -> EvaluationResult<bool> {
+    fn boolean(&mut self, node: &'a Node) -> EvaluationResult<bool> {
         match self.value(node)? {
-            FlowValue::Boolean(yes) => Ok(yes),
-            other => Err(EvaluationFailure::kind(format!(
-                "a boolean is needed, this is {}",
-                other.kind()
-            ))),
+            V::Boolean(yes) => Ok(yes),
+            other => Err(needed("a boolean", &other)),
         }
     }
 
-    pub(super) fn text(&mut self, node: &'a ExpressionNode) -> EvaluationResult<Cow<'a, str>> {
+    pub(super) fn text(&mut self, node: &'a Node) -> EvaluationResult<Cow<'a, str>> {
         match self.value(node)? {
-            FlowValue::String(text) => Ok(text),
-            other => Err(EvaluationFailure::kind(format!(
-                "a string is needed, this is {}",
-                other.kind()
-            ))),
+            V::String(text) => Ok(text),
+            other => Err(needed("a string", &other)),
         }
     }
 
-    fn field(&mut self, path: &'a FieldPath) -> EvaluationResult<FlowValue<'a>> {
+    fn field(&mut self, path: &'a FieldPath) -> Evaluated<'a> {
         let Some(mut raw) = self.bindings.record.raw_at(&path.name, &path.position) else {
             return match path.is_declared && path.below.is_empty() {
-                true => Ok(FlowValue::Null),
+                true => Ok(V::Null),
                 false => Err(missing(&path.name)),
             };
         };
@@ -188,7 +177,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
             }
             raw = match member(raw, name) {
                 Some(found) => found,
-                None if *is_declared && at + 1 == path.below.len() => return Ok(FlowValue::Null),
+                None if *is_declared && at + 1 == path.below.len() => return Ok(V::Null),
                 None => return Err(missing(name)),
             };
         }
@@ -201,7 +190,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         })
     }
 
-    fn record(&mut self, fields: &ObjectType) -> EvaluationResult<FlowValue<'a>> {
+    fn record(&mut self, fields: &ObjectType) -> Evaluated<'a> {
         let mut entries = ValueMap::new();
         for (name, raw) in self.bindings.record.fields() {
             self.pay(raw.len())?;
@@ -209,55 +198,47 @@ impl<'a, 'b> Evaluator<'a, 'b> {
             let value = FlowValue::from_json(raw, &kind).map_err(|error| invalid(&name, &error))?;
             entries.insert(MapKey::String(name), value);
         }
-        Ok(FlowValue::Map(Arc::new(entries)))
+        Ok(V::Map(Arc::new(entries)))
     }
 
-    fn metadata(&self, name: MetadataName) -> EvaluationResult<FlowValue<'a>> {
+    fn metadata(&self, name: MetadataName) -> Evaluated<'a> {
         let metadata = self.bindings.metadata;
         Ok(match name {
-            MetadataName::Key => metadata
-                .key
-                .as_deref()
-                .map_or(FlowValue::Null, FlowValue::text),
-            MetadataName::Id => FlowValue::text(&metadata.id),
-            MetadataName::Topic => FlowValue::text(&metadata.topic),
-            MetadataName::Partition => FlowValue::Integer(metadata.partition),
-            MetadataName::Offset => FlowValue::Integer(metadata.offset),
-            MetadataName::Timestamp => FlowValue::Timestamp(metadata.timestamp),
+            MetadataName::Key => metadata.key.as_deref().map_or(V::Null, V::text),
+            MetadataName::Id => V::text(&metadata.id),
+            MetadataName::Topic => V::text(&metadata.topic),
+            MetadataName::Partition => V::Integer(metadata.partition),
+            MetadataName::Offset => V::Integer(metadata.offset),
+            MetadataName::Timestamp => V::Timestamp(metadata.timestamp),
             MetadataName::Headers => {
                 let headers = metadata.headers.iter();
-                FlowValue::map(headers.map(|(name, value)| (name.as_str(), FlowValue::text(value))))
+                V::map(headers.map(|(name, value)| (name.as_str(), V::text(value))))
             }
-            MetadataName::Route => self.bindings.route.map_or(FlowValue::Null, FlowValue::text),
+            MetadataName::Route => self.bindings.route.map_or(V::Null, V::text),
         })
     }
 
-    fn has(&mut self, operand: &'a ExpressionNode, name: &str) -> EvaluationResult<FlowValue<'a>> {
-        if let ExpressionNode::Record(_) = operand {
+    fn has(&mut self, operand: &'a Node, name: &str) -> Evaluated<'a> {
+        if let Node::Record(_) = operand {
             let is_there = self.bindings.record.raw(name).is_some();
-            return Ok(FlowValue::Boolean(is_there));
+            return Ok(V::Boolean(is_there));
         }
         match self.value(operand)? {
-            FlowValue::Map(entries) => {
+            V::Map(entries) => {
                 let key = MapKey::String(Cow::Borrowed(name));
-                Ok(FlowValue::Boolean(entries.contains_key(&key)))
+                Ok(V::Boolean(entries.contains_key(&key)))
             }
             other => Err(no_field(&other, name)),
         }
     }
 
-    fn index(
-        &mut self,
-        operand: &'a ExpressionNode,
-        index: &'a ExpressionNode,
-    ) -> EvaluationResult<FlowValue<'a>> {
+    fn index(&mut self, operand: &'a Node, index: &'a Node) -> Evaluated<'a> {
         let value = self.value(operand)?;
         let index = self.value(index)?;
         match &value {
-            FlowValue::List(values) => {
+            V::List(values) => {
                 let Some(MapKey::Number(at)) = MapKey::searched(&index) else {
-                    let message = format!("{} is no index of a list", index.kind());
-                    return Err(EvaluationFailure::kind(message));
+                    return Err(needed("an index", &index));
                 };
                 let found = usize::try_from(at).ok().and_then(|at| values.get(at));
                 found.cloned().ok_or_else(|| {
@@ -266,80 +247,66 @@ impl<'a, 'b> Evaluator<'a, 'b> {
                     EvaluationFailure::new("expr.index", message)
                 })
             }
-            FlowValue::Map(entries) => {
+            V::Map(entries) => {
                 let Some(key) = MapKey::searched(&index) else {
-                    let message = format!("{} cannot be the key of a map", index.kind());
-                    return Err(EvaluationFailure::kind(message));
+                    return Err(needed("a key", &index));
                 };
                 let shown = || missing(&index.to_text().unwrap_or_default());
                 entries.get(&key).cloned().ok_or_else(shown)
             }
-            other => Err(EvaluationFailure::kind(format!(
-                "{} has no elements",
-                other.kind()
-            ))),
+            other => Err(needed("a list or a map", other)),
         }
     }
 
     /// `&&` and `||`: one term that decides is enough, whatever fails beside it.
-    fn logic(
-        &mut self,
-        terms: &'a [ExpressionNode],
-        decides: bool,
-    ) -> EvaluationResult<FlowValue<'a>> {
+    fn logic(&mut self, terms: &'a [Node], decides: bool) -> Evaluated<'a> {
         let mut failed = None;
         for term in terms {
             match self.boolean(term) {
-                Ok(yes) if yes == decides => return Ok(FlowValue::Boolean(decides)),
+                Ok(yes) if yes == decides => return Ok(V::Boolean(decides)),
                 Ok(_) => {}
                 Err(failure) if self.budget.is_exhausted => return Err(failure),
                 Err(failure) => failed = failed.or(Some(failure)),
             }
         }
-        failed.map_or(Ok(FlowValue::Boolean(!decides)), Err)
+        failed.map_or(Ok(V::Boolean(!decides)), Err)
     }
 
     fn binary(
         &mut self,
         operator: BinaryOperator,
-        left: &'a ExpressionNode,
-        right: &'a ExpressionNode,
-    ) -> EvaluationResult<FlowValue<'a>> {
+        left: &'a Node,
+        right: &'a Node,
+    ) -> Evaluated<'a> {
         use BinaryOperator as Op;
         let a = self.value(left)?;
         let computed;
         // A constant is looked at where it stands, without another reference to it.
-        let b = if let ExpressionNode::Constant(constant) = right {
+        let b = if let Node::Constant(constant) = right {
             constant
         } else {
             computed = self.value(right)?;
             &computed
         };
         let is = |a: &FlowValue<'_>, b: &FlowValue<'_>, wanted: fn(Ordering) -> bool| {
-            Ok(FlowValue::Boolean(a.order(b)?.is_some_and(wanted)))
+            Ok(V::Boolean(a.order(b)?.is_some_and(wanted)))
         };
         match operator {
-            Op::Equal => Ok(FlowValue::Boolean(self.equal(&a, b)?)),
-            Op::NotEqual => Ok(FlowValue::Boolean(!self.equal(&a, b)?)),
+            Op::Equal => Ok(V::Boolean(self.equal(&a, b)?)),
+            Op::NotEqual => Ok(V::Boolean(!self.equal(&a, b)?)),
             Op::Less => is(&a, b, Ordering::is_lt),
             Op::LessOrEqual => is(&a, b, Ordering::is_le),
             Op::Greater => is(&a, b, Ordering::is_gt),
             Op::GreaterOrEqual => is(&a, b, Ordering::is_ge),
             Op::In => match b {
-                FlowValue::List(values) => self.is_in(&a, values),
-                FlowValue::Map(entries) => match MapKey::searched(&a) {
-                    Some(key) => Ok(FlowValue::Boolean(entries.contains_key(&key))),
+                V::List(values) => self.is_in(&a, values),
+                V::Map(entries) => match MapKey::searched(&a) {
+                    Some(key) => Ok(V::Boolean(entries.contains_key(&key))),
                     // A number with a fraction could be a key and is none.
-                    None if a.kind().is_number() => Ok(FlowValue::Boolean(false)),
-                    None => {
-                        let message = format!("{} cannot be the key of a map", a.kind());
-                        Err(EvaluationFailure::kind(message))
-                    }
+                    None if a.kind().is_number() => Ok(V::Boolean(false)),
+                    None => Err(needed("a key", &a)),
                 },
-                other => Err(EvaluationFailure::kind(format!(
-                    "`in` needs a list or a map, this is {}",
-                    other.kind()
-                ))),
+                other => Err(needed("a list or a map", other)),
             },
             Op::Add | Op::Subtract | Op::Multiply | Op::Divide | Op::Remainder => {
                 let b = b.clone();
@@ -353,52 +320,42 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         a.equals(b, &mut |pairs| budget.spend(pairs))
     }
 
-    fn is_in(
-        &mut self,
-        value: &FlowValue<'_>,
-        list: &[FlowValue<'_>],
-    ) -> EvaluationResult<FlowValue<'a>> {
+    fn is_in(&mut self, value: &FlowValue<'_>, list: &[FlowValue<'_>]) -> Evaluated<'a> {
         self.pay(list.len())?;
-        if let FlowValue::String(text) = value {
-            let is_there = |element: &FlowValue<'_>| matches!(element, FlowValue::String(other) if other == text);
-            return Ok(FlowValue::Boolean(list.iter().any(is_there)));
+        if let V::String(text) = value {
+            let is_there =
+                |element: &FlowValue<'_>| matches!(element, V::String(other) if other == text);
+            return Ok(V::Boolean(list.iter().any(is_there)));
         }
         for element in list {
             if self.equal(value, element)? {
-                return Ok(FlowValue::Boolean(true));
+                return Ok(V::Boolean(true));
             }
         }
-        Ok(FlowValue::Boolean(false))
+        Ok(V::Boolean(false))
     }
 
-    fn map(
-        &mut self,
-        nodes: &'a [(ExpressionNode, ExpressionNode)],
-    ) -> EvaluationResult<FlowValue<'a>> {
+    fn map(&mut self, nodes: &'a [(Node, Node)]) -> Evaluated<'a> {
         let mut entries = ValueMap::with_capacity(nodes.len());
         for (key, value) in nodes {
             let key = self.value(key)?;
             let Some(key) = MapKey::of(&key) else {
-                let message = format!("{} cannot be the key of a map", key.kind());
-                return Err(EvaluationFailure::kind(message));
+                return Err(needed("a key", &key));
             };
             let value = self.value(value)?;
             if entries.insert(key, value).is_some() {
                 return Err(EvaluationFailure::kind("a key of the map is repeated"));
             }
         }
-        Ok(FlowValue::Map(Arc::new(entries)))
+        Ok(V::Map(Arc::new(entries)))
     }
 
-    fn repeat(&mut self, parts: &'a Loop) -> EvaluationResult<FlowValue<'a>> {
+    fn repeat(&mut self, parts: &'a Loop) -> Evaluated<'a> {
         let range = self.value(&parts.range)?;
         let elements = match range {
-            FlowValue::List(values) => values,
-            FlowValue::Map(entries) => Arc::new(entries.keys().map(MapKey::to_value).collect()),
-            other => {
-                let message = format!("a list or a map is needed, this is {}", other.kind());
-                return Err(EvaluationFailure::kind(message));
-            }
+            V::List(values) => values,
+            V::Map(entries) => Arc::new(entries.keys().map(MapKey::to_value).collect()),
+            other => return Err(needed("a list or a map", &other)),
         };
         let depth = self.locals.len();
         let result = self.turns(parts, &elements);
@@ -407,11 +364,7 @@ impl<'a, 'b> Evaluator<'a, 'b> {
         result
     }
 
-    fn turns(
-        &mut self,
-        parts: &'a Loop,
-        elements: &[FlowValue<'a>],
-    ) -> EvaluationResult<FlowValue<'a>> {
+    fn turns(&mut self, parts: &'a Loop, elements: &[FlowValue<'a>]) -> Evaluated<'a> {
         let mut kept = Vec::new();
         let mut matches = 0_usize;
         let mut failed = None;
@@ -433,62 +386,41 @@ impl<'a, 'b> Evaluator<'a, 'b> {
                 }
                 LoopKind::ExistsOne => matches += usize::from(self.boolean(&parts.body)?),
                 LoopKind::All | LoopKind::Exists => match self.boolean(&parts.body) {
-                    Ok(yes) if yes == decides => return Ok(FlowValue::Boolean(decides)),
+                    Ok(yes) if yes == decides => return Ok(V::Boolean(decides)),
                     Ok(_) => {}
                     Err(failure) if self.budget.is_exhausted => return Err(failure),
-                    Err(failure) => {
-                        // The variables of loops in the body are left behind by its failure.
-                        failed = failed.or(Some(failure));
-                    }
+                    Err(failure) => failed = failed.or(Some(failure)),
                 },
             }
             self.locals.pop();
         }
         match parts.kind {
-            LoopKind::Map | LoopKind::Filter => Ok(FlowValue::list(kept)),
-            LoopKind::ExistsOne => Ok(FlowValue::Boolean(matches == 1)),
-            LoopKind::All | LoopKind::Exists => {
-                failed.map_or(Ok(FlowValue::Boolean(!decides)), Err)
-            }
+            LoopKind::Map | LoopKind::Filter => Ok(V::list(kept)),
+            LoopKind::ExistsOne => Ok(V::Boolean(matches == 1)),
+            LoopKind::All | LoopKind::Exists => failed.map_or(Ok(V::Boolean(!decides)), Err),
         }
     }
 
-    fn call(
-        &mut self,
-        function: Function,
-        nodes: &'a [ExpressionNode],
-    ) -> EvaluationResult<FlowValue<'a>> {
-        match (function, nodes) {
-            (Function::StartsWith, [text, ExpressionNode::Constant(FlowValue::String(part))]) => {
-                let text = self.text(text)?;
-                Ok(FlowValue::Boolean(text.starts_with(&**part)))
+    fn call(&mut self, row: &FunctionRow, nodes: &'a [Node]) -> Evaluated<'a> {
+        let (FunctionWork::Text(test), [text, part]) = (row.work, nodes) else {
+            let arguments = self.values(nodes)?;
+            return library::apply(self, row, &arguments);
+        };
+        let text = self.text(text)?;
+        self.pay(text.len())?;
+        Ok(V::Boolean(match part {
+            Node::Constant(V::String(part)) => test(&text, part),
+            part => {
+                let part = self.text(part)?;
+                test(&text, &part)
             }
-            (Function::StartsWith, [text, part]) => {
-                let (text, part) = (self.text(text)?, self.text(part)?);
-                Ok(FlowValue::Boolean(text.starts_with(&*part)))
-            }
-            (Function::EndsWith, [text, part]) => {
-                let (text, part) = (self.text(text)?, self.text(part)?);
-                Ok(FlowValue::Boolean(text.ends_with(&*part)))
-            }
-            (Function::Contains, [text, part]) => {
-                let (text, part) = (self.text(text)?, self.text(part)?);
-                self.pay(text.len())?;
-                Ok(FlowValue::Boolean(text.contains(&*part)))
-            }
-            _ => {
-                let arguments = self.values(nodes)?;
-                library::apply(self, function, &arguments)
-            }
-        }
+        }))
     }
 }
 
 fn no_field(value: &FlowValue<'_>, name: &str) -> Box<EvaluationFailure> {
     match value {
-        FlowValue::Null => {
-            EvaluationFailure::new("expr.missing", format!("null has no field `{name}`"))
-        }
+        V::Null => EvaluationFailure::new("expr.missing", format!("null has no field `{name}`")),
         other => EvaluationFailure::kind(format!("{} has no field `{name}`", other.kind())),
     }
 }
@@ -496,29 +428,21 @@ fn no_field(value: &FlowValue<'_>, name: &str) -> Box<EvaluationFailure> {
 /// A constant without a copy of its text.
 fn borrowed<'a>(value: &'a FlowValue<'static>) -> FlowValue<'a> {
     match value {
-        FlowValue::String(text) => FlowValue::String(Cow::Borrowed(text)),
-        FlowValue::Bytes(bytes) => FlowValue::Bytes(Cow::Borrowed(bytes)),
+        V::String(text) => V::String(Cow::Borrowed(text)),
+        V::Bytes(bytes) => V::Bytes(Cow::Borrowed(bytes)),
         other => other.clone(),
     }
 }
 
-fn negate<'a>(value: &FlowValue<'_>) -> EvaluationResult<FlowValue<'a>> {
+fn negate<'a>(value: &FlowValue<'_>) -> Evaluated<'a> {
     let overflow =
         || EvaluationFailure::new("expr.overflow", "the number is too large to be negated");
-    match value {
-        FlowValue::Integer(number) => number
-            .checked_neg()
-            .map(FlowValue::Integer)
-            .ok_or_else(overflow),
-        FlowValue::Double(number) => Ok(FlowValue::Double(-number)),
-        FlowValue::Decimal(number) => Ok(FlowValue::Decimal(-*number)),
-        FlowValue::Duration(length) => length
-            .checked_neg()
-            .map(FlowValue::Duration)
-            .ok_or_else(overflow),
-        other => Err(EvaluationFailure::kind(format!(
-            "`-` does not take {}",
-            other.kind()
-        ))),
-    }
+    let negated = match value {
+        V::Integer(number) => number.checked_neg().map(V::Integer),
+        V::Double(number) => Some(V::Double(-number)),
+        V::Decimal(number) => Some(V::Decimal(-*number)),
+        V::Duration(length) => length.checked_neg().map(V::Duration),
+        other => return Err(needed("a number", other)),
+    };
+    negated.ok_or_else(overflow)
 }

@@ -1,47 +1,10 @@
 //! The functions of expressions: one table for the checker and the evaluator.
 
-use crate::value::FlowType;
+use jiff::{SignedDuration, Zoned};
 
-/// A built-in function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Function {
-    Size,
-    Contains,
-    StartsWith,
-    EndsWith,
-    Matches,
-    LowerAscii,
-    UpperAscii,
-    Trim,
-    Split,
-    Join,
-    Replace,
-    Substring,
-    IndexOf,
-    ToInteger,
-    ToUnsigned,
-    ToDouble,
-    ToDecimal,
-    ToText,
-    ToBytes,
-    ToBoolean,
-    ToTimestamp,
-    ToDuration,
-    Dynamic,
-    TypeOf,
-    Now,
-    Round,
-    Year,
-    Month,
-    Date,
-    DayOfMonth,
-    DayOfWeek,
-    DayOfYear,
-    Hours,
-    Minutes,
-    Seconds,
-    Milliseconds,
-}
+use super::evaluate::{EvaluationResult, Evaluator};
+use super::library as lib;
+use crate::value::{FlowType, FlowValue};
 
 /// A set of types, one bit each.
 pub(crate) type TypeSet = u16;
@@ -60,10 +23,9 @@ const MAP: TypeSet = 1 << 10;
 const ANY: TypeSet = TypeSet::MAX;
 const NUMBER: TypeSet = INTEGER | UNSIGNED | DOUBLE | DECIMAL;
 const TEXTUAL: TypeSet = BOOLEAN | NUMBER | STRING | BYTES | TIMESTAMP | DURATION;
-const TIMED: TypeSet = TIMESTAMP | DURATION;
 
 /// Whether a type is in the set; a dynamic one may be.
-pub(crate) fn contains(set: TypeSet, kind: &FlowType) -> bool {
+fn contains(set: TypeSet, kind: &FlowType) -> bool {
     let bit = match kind {
         FlowType::Boolean => BOOLEAN,
         FlowType::Integer => INTEGER,
@@ -84,7 +46,7 @@ pub(crate) fn contains(set: TypeSet, kind: &FlowType) -> bool {
 
 /// How a function is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallStyle {
+enum CallStyle {
     /// `f(x)`
     Global,
     /// `x.f()`; `x` is the first argument.
@@ -92,12 +54,43 @@ pub(crate) enum CallStyle {
     Both,
 }
 
-pub(crate) struct FunctionRow {
-    pub(crate) name: &'static str,
-    pub(crate) style: CallStyle,
-    pub(crate) parameters: &'static [TypeSet],
-    pub(crate) result: FlowType,
-    pub(crate) function: Function,
+/// How a function is evaluated; none is the answer to values of other types.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FunctionWork {
+    /// A question about two texts, which needs no list of arguments.
+    Text(fn(&str, &str) -> bool),
+    Convert(for<'a> fn(&FlowValue<'a>) -> Option<FlowValue<'a>>),
+    /// A part of a time, and of a duration where it has one.
+    Time(fn(&Zoned) -> i64, Option<fn(SignedDuration) -> i64>),
+    Any(
+        for<'a> fn(
+            &mut Evaluator<'a, '_>,
+            &[FlowValue<'a>],
+        ) -> EvaluationResult<Option<FlowValue<'a>>>,
+    ),
+}
+
+/// A function with one list of parameters.
+#[derive(Debug)]
+pub(super) struct FunctionRow {
+    pub(super) name: &'static str,
+    style: CallStyle,
+    parameters: &'static [TypeSet],
+    pub(super) result: FlowType,
+    pub(super) work: FunctionWork,
+}
+
+impl FunctionRow {
+    pub(super) fn is_called(&self, name: &str, is_method: bool) -> bool {
+        let styles = [CallStyle::Global, CallStyle::Method];
+        let style = styles[usize::from(is_method)];
+        self.name == name && (self.style == CallStyle::Both || self.style == style)
+    }
+
+    pub(super) fn takes<'k>(&self, kinds: impl ExactSizeIterator<Item = &'k FlowType>) -> bool {
+        let sets = self.parameters.iter();
+        kinds.len() == sets.len() && sets.zip(kinds).all(|(set, kind)| contains(*set, kind))
+    }
 }
 
 const fn row(
@@ -105,79 +98,108 @@ const fn row(
     style: CallStyle,
     parameters: &'static [TypeSet],
     result: FlowType,
-    function: Function,
+    work: FunctionWork,
 ) -> FunctionRow {
     FunctionRow {
         name,
         style,
         parameters,
         result,
-        function,
+        work,
     }
 }
 
+/// A part of a time in UTC.
+const fn part(name: &'static str, of: fn(&Zoned) -> i64) -> FunctionRow {
+    let work = FunctionWork::Time(of, None);
+    row(
+        name,
+        CallStyle::Method,
+        &[TIMESTAMP],
+        FlowType::Integer,
+        work,
+    )
+}
+
+/// The same in another zone.
+const fn zoned(name: &'static str, of: fn(&Zoned) -> i64) -> FunctionRow {
+    let work = FunctionWork::Time(of, None);
+    row(
+        name,
+        CallStyle::Method,
+        &[TIMESTAMP, STRING],
+        FlowType::Integer,
+        work,
+    )
+}
+
+/// A part of a time in UTC, or of a duration.
+const fn timed(
+    name: &'static str,
+    of: fn(&Zoned) -> i64,
+    whole: fn(SignedDuration) -> i64,
+) -> FunctionRow {
+    let work = FunctionWork::Time(of, Some(whole));
+    let parameters = &[TIMESTAMP | DURATION];
+    row(name, CallStyle::Method, parameters, FlowType::Integer, work)
+}
+
 use CallStyle::{Both, Global, Method};
+use FlowType as T;
+use FunctionWork::{Any, Convert, Text};
 
 /// All functions. One with an argument more or less has a row of its own.
 #[rustfmt::skip]
-pub(crate) static FUNCTIONS: [FunctionRow; 48] = [
-    row("size", Both, &[STRING | BYTES | LIST | MAP], FlowType::Integer, Function::Size),
-    row("contains", Method, &[STRING, STRING], FlowType::Boolean, Function::Contains),
-    row("startsWith", Method, &[STRING, STRING], FlowType::Boolean, Function::StartsWith),
-    row("endsWith", Method, &[STRING, STRING], FlowType::Boolean, Function::EndsWith),
-    row("matches", Both, &[STRING, STRING], FlowType::Boolean, Function::Matches),
-    row("lowerAscii", Method, &[STRING], FlowType::String, Function::LowerAscii),
-    row("upperAscii", Method, &[STRING], FlowType::String, Function::UpperAscii),
-    row("trim", Method, &[STRING], FlowType::String, Function::Trim),
-    row("split", Method, &[STRING, STRING], FlowType::Dynamic, Function::Split),
-    row("join", Method, &[LIST], FlowType::String, Function::Join),
-    row("join", Method, &[LIST, STRING], FlowType::String, Function::Join),
-    row("replace", Method, &[STRING, STRING, STRING], FlowType::String, Function::Replace),
-    row("substring", Method, &[STRING, INTEGER], FlowType::String, Function::Substring),
-    row("substring", Method, &[STRING, INTEGER, INTEGER], FlowType::String, Function::Substring),
-    row("indexOf", Method, &[STRING, STRING], FlowType::Integer, Function::IndexOf),
-    row("int", Global, &[NUMBER | STRING | TIMESTAMP], FlowType::Integer, Function::ToInteger),
-    row("uint", Global, &[NUMBER | STRING], FlowType::Unsigned, Function::ToUnsigned),
-    row("double", Global, &[NUMBER | STRING], FlowType::Double, Function::ToDouble),
-    row("decimal", Global, &[INTEGER | UNSIGNED | DECIMAL | STRING], FlowType::Decimal, Function::ToDecimal),
-    row("string", Global, &[TEXTUAL], FlowType::String, Function::ToText),
-    row("bytes", Global, &[STRING | BYTES], FlowType::Bytes, Function::ToBytes),
-    row("bool", Global, &[BOOLEAN | STRING], FlowType::Boolean, Function::ToBoolean),
-    row("timestamp", Global, &[STRING | TIMESTAMP | INTEGER], FlowType::Timestamp, Function::ToTimestamp),
-    row("duration", Global, &[STRING | DURATION], FlowType::Duration, Function::ToDuration),
-    row("dyn", Global, &[ANY], FlowType::Dynamic, Function::Dynamic),
-    row("type", Global, &[ANY], FlowType::Type, Function::TypeOf),
-    row("now", Global, &[], FlowType::Timestamp, Function::Now),
-    row("round", Global, &[DECIMAL | INTEGER, INTEGER], FlowType::Decimal, Function::Round),
-    row("getFullYear", Method, &[TIMESTAMP], FlowType::Integer, Function::Year),
-    row("getFullYear", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::Year),
-    row("getMonth", Method, &[TIMESTAMP], FlowType::Integer, Function::Month),
-    row("getMonth", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::Month),
-    row("getDate", Method, &[TIMESTAMP], FlowType::Integer, Function::Date),
-    row("getDate", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::Date),
-    row("getDayOfMonth", Method, &[TIMESTAMP], FlowType::Integer, Function::DayOfMonth),
-    row("getDayOfMonth", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::DayOfMonth),
-    row("getDayOfWeek", Method, &[TIMESTAMP], FlowType::Integer, Function::DayOfWeek),
-    row("getDayOfWeek", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::DayOfWeek),
-    row("getDayOfYear", Method, &[TIMESTAMP], FlowType::Integer, Function::DayOfYear),
-    row("getDayOfYear", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::DayOfYear),
-    row("getHours", Method, &[TIMED], FlowType::Integer, Function::Hours),
-    row("getHours", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::Hours),
-    row("getMinutes", Method, &[TIMED], FlowType::Integer, Function::Minutes),
-    row("getMinutes", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::Minutes),
-    row("getSeconds", Method, &[TIMED], FlowType::Integer, Function::Seconds),
-    row("getSeconds", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::Seconds),
-    row("getMilliseconds", Method, &[TIMED], FlowType::Integer, Function::Milliseconds),
-    row("getMilliseconds", Method, &[TIMESTAMP, STRING], FlowType::Integer, Function::Milliseconds),
+pub(super) static FUNCTIONS: [FunctionRow; 48] = [
+    row("contains", Method, &[STRING, STRING], T::Boolean, Text(|text, part| text.contains(part))),
+    row("startsWith", Method, &[STRING, STRING], T::Boolean, Text(|text, part| text.starts_with(part))),
+    row("endsWith", Method, &[STRING, STRING], T::Boolean, Text(|text, part| text.ends_with(part))),
+    row("size", Both, &[STRING | BYTES | LIST | MAP], T::Integer, Convert(lib::size)),
+    row("matches", Both, &[STRING, STRING], T::Boolean, Any(lib::matches)),
+    row("lowerAscii", Method, &[STRING], T::String, Any(|_, values| lib::text(values, str::to_ascii_lowercase))),
+    row("upperAscii", Method, &[STRING], T::String, Any(|_, values| lib::text(values, str::to_ascii_uppercase))),
+    row("trim", Method, &[STRING], T::String, Any(|_, values| lib::text(values, |text| text.trim().to_owned()))),
+    row("split", Method, &[STRING, STRING], T::Dynamic, Any(lib::split)),
+    row("join", Method, &[LIST], T::String, Any(lib::join)),
+    row("join", Method, &[LIST, STRING], T::String, Any(lib::join)),
+    row("replace", Method, &[STRING, STRING, STRING], T::String, Any(lib::replace)),
+    row("substring", Method, &[STRING, INTEGER], T::String, Any(lib::substring)),
+    row("substring", Method, &[STRING, INTEGER, INTEGER], T::String, Any(lib::substring)),
+    row("indexOf", Method, &[STRING, STRING], T::Integer, Any(lib::index_of)),
+    row("int", Global, &[NUMBER | STRING | TIMESTAMP], T::Integer, Convert(lib::to_integer)),
+    row("uint", Global, &[NUMBER | STRING], T::Unsigned, Convert(lib::to_unsigned)),
+    row("double", Global, &[NUMBER | STRING], T::Double, Convert(lib::to_double)),
+    row("decimal", Global, &[INTEGER | UNSIGNED | DECIMAL | STRING], T::Decimal, Convert(lib::to_decimal)),
+    row("string", Global, &[TEXTUAL], T::String, Convert(|value| value.to_text().map(FlowValue::String))),
+    row("bytes", Global, &[STRING | BYTES], T::Bytes, Convert(lib::to_bytes)),
+    row("bool", Global, &[BOOLEAN | STRING], T::Boolean, Convert(lib::to_boolean)),
+    row("timestamp", Global, &[STRING | TIMESTAMP | INTEGER], T::Timestamp, Convert(lib::to_timestamp)),
+    row("duration", Global, &[STRING | DURATION], T::Duration, Convert(lib::to_duration)),
+    row("dyn", Global, &[ANY], T::Dynamic, Convert(|value| Some(value.clone()))),
+    row("type", Global, &[ANY], T::Type, Convert(|value| Some(FlowValue::Type(lib::type_name(value))))),
+    row("now", Global, &[], T::Timestamp, Any(|evaluator, _| Ok(Some(FlowValue::Timestamp(evaluator.bindings.now))))),
+    row("round", Global, &[DECIMAL | INTEGER, INTEGER], T::Decimal, Any(lib::round)),
+    part("getFullYear", |time| i64::from(time.year())),
+    zoned("getFullYear", |time| i64::from(time.year())),
+    part("getMonth", |time| i64::from(time.month()) - 1),
+    zoned("getMonth", |time| i64::from(time.month()) - 1),
+    part("getDate", |time| i64::from(time.day())),
+    zoned("getDate", |time| i64::from(time.day())),
+    part("getDayOfMonth", |time| i64::from(time.day()) - 1),
+    zoned("getDayOfMonth", |time| i64::from(time.day()) - 1),
+    part("getDayOfWeek", |time| i64::from(time.weekday().to_sunday_zero_offset())),
+    zoned("getDayOfWeek", |time| i64::from(time.weekday().to_sunday_zero_offset())),
+    part("getDayOfYear", |time| i64::from(time.day_of_year()) - 1),
+    zoned("getDayOfYear", |time| i64::from(time.day_of_year()) - 1),
+    timed("getHours", |time| i64::from(time.hour()), |length| length.as_secs() / 3_600),
+    zoned("getHours", |time| i64::from(time.hour())),
+    timed("getMinutes", |time| i64::from(time.minute()), |length| length.as_secs() / 60),
+    zoned("getMinutes", |time| i64::from(time.minute())),
+    timed("getSeconds", |time| i64::from(time.second()), |length| length.as_secs()),
+    zoned("getSeconds", |time| i64::from(time.second())),
+    timed("getMilliseconds", |time| i64::from(time.millisecond()), |length| i64::from(length.subsec_millis())),
+    zoned("getMilliseconds", |time| i64::from(time.millisecond())),
 ];
 
-/// The macros, which the checker turns into loops.
-pub(crate) const MACROS: [&str; 7] = [
-    "has",
-    "all",
-    "exists",
-    "exists_one",
-    "existsOne",
-    "map",
-    "filter",
-];
+/// The macros over a list or a map, which the checker turns into loops.
+pub(super) const MACROS: [&str; 6] = ["all", "exists", "exists_one", "existsOne", "map", "filter"];

@@ -306,3 +306,21 @@ fn escape(text: &str, is_bytes: bool, out: &mut Vec<u8>) -> Option<usize> {
     }
     Some(used)
 }
+
+/// A text without its quotes and with its escapes decoded; one that is unknown stands for its letter.
+pub(crate) fn unescaped(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let used = match next {
+            '\\' => escape(rest, false, &mut out),
+            _ => None,
+        };
+        if used.is_none() && next != '\\' {
+            out.extend_from_slice(&rest.as_bytes()[..next.len_utf8()]);
+        }
+        rest = &rest[used.unwrap_or(next.len_utf8())..];
+    }
+    // Escapes of a text are whole characters, so this cannot fail.
+    String::from_utf8(out).unwrap_or_default()
+}

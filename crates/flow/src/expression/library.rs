@@ -7,147 +7,162 @@
 
 use std::borrow::Cow;
 
-use regex::RegexBuilder;
+use jiff::Timestamp;
+use jiff::tz::{Offset, TimeZone};
+use regex::{Regex, RegexBuilder};
 use rust_decimal::prelude::{FromPrimitive as _, ToPrimitive as _};
 use rust_decimal::{Decimal, RoundingStrategy};
 
-use super::check::{MAX_PATTERN_BYTES, TYPE_NAMES};
-use super::evaluate::{EvaluationResult, Evaluator};
-use super::functions::Function;
-use super::{EvaluationFailure, times};
+use super::EvaluationFailure;
+use super::check::TYPE_NAMES;
+use super::evaluate::{Evaluated, EvaluationResult, Evaluator};
+use super::functions::{FunctionRow, FunctionWork};
 use crate::value::{FlowType, FlowValue, decimal, duration, in_range, timestamp};
 
 use FlowValue as V;
 
 /// Digits after the point that `round` may keep.
-const MAX_SCALE: i64 = 28;
+const MAX_SCALE: u32 = 28;
+/// Bytes that a compiled pattern may take.
+const MAX_PATTERN_BYTES: usize = 256 * 1024;
+
+/// The answer of a function, or none to values of other types.
+type Answer<'a> = EvaluationResult<Option<FlowValue<'a>>>;
 
 pub(super) fn apply<'a>(
     evaluator: &mut Evaluator<'a, '_>,
-    function: Function,
+    row: &FunctionRow,
     arguments: &[FlowValue<'a>],
-) -> EvaluationResult<FlowValue<'a>> {
+) -> Evaluated<'a> {
     for argument in arguments {
         if let V::String(text) = argument {
             evaluator.pay(text.len())?;
         }
     }
-    let found = match (function, arguments) {
-        (Function::Size, [value]) => size(value).map(V::Integer),
-        (Function::LowerAscii, [V::String(text)]) => {
-            Some(V::String(text.to_ascii_lowercase().into()))
-        }
-        (Function::UpperAscii, [V::String(text)]) => {
-            Some(V::String(text.to_ascii_uppercase().into()))
-        }
-        (Function::Trim, [V::String(text)]) => Some(V::String(text.trim().to_owned().into())),
-        (Function::Split, [V::String(text), V::String(by)]) => {
-            let parts: Vec<_> = text
-                .split(&**by)
-                .map(|part| V::String(part.to_owned().into()))
-                .collect();
-            evaluator.pay(parts.len() * 4)?;
-            Some(V::list(parts))
-        }
-        (Function::Join, [V::List(parts), rest @ ..]) => {
-            let by = match rest {
-                [V::String(by), ..] => &**by,
-                _ => "",
-            };
-            return join(evaluator, parts, by);
-        }
-        (Function::Replace, [V::String(text), V::String(from), V::String(to)]) => {
-            let most = (text.len() + 1).saturating_mul(to.len().max(1));
-            evaluator.pay(if from.is_empty() {
-                most
-            } else {
-                most / from.len()
-            })?;
-            Some(V::String(text.replace(&**from, to).into()))
-        }
-        (Function::Substring, [V::String(text), V::Integer(from)]) => {
-            return substring(text, *from, None);
-        }
-        (Function::Substring, [V::String(text), V::Integer(from), V::Integer(to)]) => {
-            return substring(text, *from, Some(*to));
-        }
-        (Function::IndexOf, [V::String(text), V::String(part)]) => {
-            let at = text.find(&**part).map(|at| text[..at].chars().count());
-            Some(V::Integer(
-                at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1),
-            ))
-        }
-        (Function::Matches, [V::String(text), V::String(pattern)]) => {
-            // Compiling takes far longer than matching.
-            evaluator.pay(1_000 + pattern.len() * 64)?;
-            let regex = RegexBuilder::new(pattern)
-                .size_limit(MAX_PATTERN_BYTES)
-                .build();
-            let regex = regex.map_err(|_| {
-                let message = "the pattern is not a regular expression, or too large";
-                EvaluationFailure::new("expr.pattern", message)
-            })?;
-            Some(V::Boolean(regex.is_match(text)))
-        }
-        (Function::Dynamic, [value]) => Some(value.clone()),
-        (Function::TypeOf, [value]) => Some(V::Type(type_name(value))),
-        (Function::Now, []) => Some(V::Timestamp(evaluator.bindings.now)),
-        (Function::Round, [value, V::Integer(places)]) => match value {
-            V::Decimal(_) | V::Integer(_) => return round(value, *places),
-            _ => None,
+    let found = match (row.work, arguments) {
+        (FunctionWork::Any(work), values) => work(evaluator, values)?,
+        (FunctionWork::Convert(convert), [value]) => match convert(value) {
+            None if row.name != "size" => return Err(not_converted(value, &row.result)),
+            converted => converted,
         },
-        (
-            Function::ToInteger
-            | Function::ToUnsigned
-            | Function::ToDouble
-            | Function::ToDecimal
-            | Function::ToText
-            | Function::ToBytes
-            | Function::ToBoolean
-            | Function::ToTimestamp
-            | Function::ToDuration,
-            [value],
-        ) => return convert(function, value),
-        (_, [value, zone @ ..]) => times::getter(function, value, zone.first())?,
+        (FunctionWork::Time(_, Some(of)), [V::Duration(length)]) => Some(V::Integer(of(*length))),
+        (FunctionWork::Time(of, _), [value, zone @ ..]) => match time(value) {
+            Some(time) => Some(V::Integer(of(&time.to_zoned(zone_of(zone.first())?)))),
+            None => None,
+        },
         _ => None,
     };
     found.ok_or_else(|| {
-        let kinds: Vec<String> = arguments
-            .iter()
-            .map(|value| value.kind().to_string())
-            .collect();
-        EvaluationFailure::kind(format!("the function does not take ({})", kinds.join(", ")))
+        let kinds = arguments.iter().map(|value| value.kind().to_string());
+        let kinds = kinds.collect::<Vec<_>>().join(", ");
+        EvaluationFailure::kind(format!("the function does not take ({kinds})"))
     })
 }
 
-fn size(value: &FlowValue<'_>) -> Option<i64> {
-    let size = match value {
-        V::String(text) => text.chars().count(),
-        V::Bytes(bytes) => bytes.len(),
-        V::List(values) => values.len(),
-        V::Map(entries) => entries.len(),
-        _ => return None,
-    };
-    i64::try_from(size).ok()
+fn not_converted(value: &FlowValue<'_>, wanted: &FlowType) -> Box<EvaluationFailure> {
+    let text = value.to_text().unwrap_or_default();
+    let shown: String = text.chars().take(40).collect();
+    let message = format!("{} `{shown}` cannot become {wanted}", value.kind());
+    EvaluationFailure::new("expr.convert", message)
 }
 
-fn type_name(value: &FlowValue<'_>) -> &'static str {
+/// Without a schema, a time is still the text that came.
+fn time(value: &FlowValue<'_>) -> Option<Timestamp> {
+    match value {
+        V::Timestamp(time) => Some(*time),
+        V::String(text) => timestamp(text),
+        _ => None,
+    }
+}
+
+/// Fixed offsets only: the rules of named zones change, and a replay must compute the same.
+fn zone_of(zone: Option<&FlowValue<'_>>) -> EvaluationResult<TimeZone> {
+    let name = match zone {
+        None => "UTC",
+        Some(V::String(name)) => &**name,
+        Some(other) => {
+            let message = format!("a zone is a string, this is {}", other.kind());
+            return Err(EvaluationFailure::kind(message));
+        }
+    };
+    if name == "UTC" || name == "Z" {
+        return Ok(TimeZone::UTC);
+    }
+    let (sign, rest) = match name.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, name.strip_prefix('+').unwrap_or(name)),
+    };
+    let number = |text: &str| {
+        let is_plain = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_plain.then(|| text.parse::<i32>().ok()).flatten()
+    };
+    let seconds = rest.split_once(':').and_then(|(hours, minutes)| {
+        Some(sign * (number(hours)? * 3_600 + number(minutes).filter(|m| *m < 60)? * 60))
+    });
+    let offset = seconds.and_then(|seconds| Offset::from_seconds(seconds).ok());
+    offset.map(TimeZone::fixed).ok_or_else(|| {
+        let message = format!("`{name}` is no offset; one is `UTC` or `+01:00`");
+        EvaluationFailure::new("expr.convert", message)
+    })
+}
+
+pub(super) fn type_name(value: &FlowValue<'_>) -> &'static str {
     let kind = value.kind();
-    match (
-        TYPE_NAMES.into_iter().find(|(_, known)| *known == kind),
-        kind,
-    ) {
+    let named = TYPE_NAMES.into_iter().find(|(_, known)| *known == kind);
+    match (named, kind) {
         (Some((name, _)), _) => name,
         (None, FlowType::List(_)) => "list",
         (None, _) => "map",
     }
 }
 
-fn join<'a>(
-    evaluator: &mut Evaluator<'_, '_>,
-    parts: &[FlowValue<'a>],
-    by: &str,
-) -> EvaluationResult<FlowValue<'a>> {
+/// A pattern whose compiled form has a limit.
+pub(super) fn pattern(text: &str) -> Result<Regex, regex::Error> {
+    let mut builder = RegexBuilder::new(text);
+    builder.size_limit(MAX_PATTERN_BYTES).build()
+}
+
+pub(super) fn text<'a>(values: &[FlowValue<'a>], change: fn(&str) -> String) -> Answer<'a> {
+    Ok(match values {
+        [V::String(text)] => Some(V::String(change(text).into())),
+        _ => None,
+    })
+}
+
+pub(super) fn matches<'a>(
+    evaluator: &mut Evaluator<'a, '_>,
+    values: &[FlowValue<'a>],
+) -> Answer<'a> {
+    let [V::String(text), V::String(written)] = values else {
+        return Ok(None);
+    };
+    // Compiling takes far longer than matching.
+    evaluator.pay(1_000 + written.len() * 64)?;
+    let Ok(regex) = pattern(written) else {
+        let message = "the pattern is not a regular expression, or too large";
+        return Err(EvaluationFailure::new("expr.pattern", message));
+    };
+    Ok(Some(V::Boolean(regex.is_match(text))))
+}
+
+pub(super) fn split<'a>(evaluator: &mut Evaluator<'a, '_>, values: &[FlowValue<'a>]) -> Answer<'a> {
+    let [V::String(text), V::String(by)] = values else {
+        return Ok(None);
+    };
+    let parts = text.split(&**by);
+    let parts: Vec<_> = parts
+        .map(|part| V::String(part.to_owned().into()))
+        .collect();
+    evaluator.pay(parts.len() * 4)?;
+    Ok(Some(V::list(parts)))
+}
+
+pub(super) fn join<'a>(evaluator: &mut Evaluator<'a, '_>, values: &[FlowValue<'a>]) -> Answer<'a> {
+    let (parts, by) = match values {
+        [V::List(parts)] => (parts, ""),
+        [V::List(parts), V::String(by)] => (parts, &**by),
+        _ => return Ok(None),
+    };
     let mut joined = String::new();
     for (at, part) in parts.iter().enumerate() {
         let V::String(part) = part else {
@@ -155,120 +170,79 @@ fn join<'a>(
             return Err(EvaluationFailure::kind(message));
         };
         evaluator.pay(part.len() + by.len() + 1)?;
-        if at > 0 {
-            joined.push_str(by);
-        }
+        joined.push_str(if at > 0 { by } else { "" });
         joined.push_str(part);
     }
-    Ok(V::String(joined.into()))
+    Ok(Some(V::String(joined.into())))
 }
 
-fn substring<'a>(text: &str, from: i64, to: Option<i64>) -> EvaluationResult<FlowValue<'a>> {
+pub(super) fn replace<'a>(
+    evaluator: &mut Evaluator<'a, '_>,
+    values: &[FlowValue<'a>],
+) -> Answer<'a> {
+    let [V::String(text), V::String(from), V::String(to)] = values else {
+        return Ok(None);
+    };
+    let most = (text.len() + 1).saturating_mul(to.len().max(1));
+    evaluator.pay(most / from.len().max(1))?;
+    Ok(Some(V::String(text.replace(&**from, to).into())))
+}
+
+pub(super) fn substring<'a>(_: &mut Evaluator<'a, '_>, values: &[FlowValue<'a>]) -> Answer<'a> {
+    let (text, from, to) = match values {
+        [V::String(text), V::Integer(from)] => (text, *from, None),
+        [V::String(text), V::Integer(from), V::Integer(to)] => (text, *from, Some(*to)),
+        _ => return Ok(None),
+    };
     let count = text.chars().count();
     let at = |index: i64| usize::try_from(index).ok().filter(|at| *at <= count);
-    let range = at(from).zip(at(to.unwrap_or(count as i64)));
+    let range = at(from).zip(to.map_or(Some(count), at));
     let Some((from, to)) = range.filter(|(from, to)| from <= to) else {
         let message = format!("the text has {count} characters, not those that are asked for");
         return Err(EvaluationFailure::new("expr.index", message));
     };
     let part: String = text.chars().skip(from).take(to - from).collect();
-    Ok(V::String(part.into()))
+    Ok(Some(V::String(part.into())))
+}
+
+pub(super) fn index_of<'a>(_: &mut Evaluator<'a, '_>, values: &[FlowValue<'a>]) -> Answer<'a> {
+    let [V::String(text), V::String(part)] = values else {
+        return Ok(None);
+    };
+    let at = text.find(&**part).map(|at| text[..at].chars().count());
+    let at = at.and_then(|at| i64::try_from(at).ok());
+    Ok(Some(V::Integer(at.unwrap_or(-1))))
 }
 
 /// Halves go to the even neighbor, as in accounting.
-fn round<'a>(value: &FlowValue<'_>, places: i64) -> EvaluationResult<FlowValue<'a>> {
-    let number = match value {
-        V::Decimal(number) => *number,
-        V::Integer(number) => Decimal::from(*number),
-        other => {
-            return Err(EvaluationFailure::kind(format!(
-                "`round` does not take {}",
-                other.kind()
-            )));
-        }
+pub(super) fn round<'a>(_: &mut Evaluator<'a, '_>, values: &[FlowValue<'a>]) -> Answer<'a> {
+    let (number, places) = match values {
+        [V::Decimal(number), V::Integer(places)] => (*number, *places),
+        [V::Integer(number), V::Integer(places)] => (Decimal::from(*number), *places),
+        _ => return Ok(None),
     };
-    let Some(places) = u32::try_from(places)
-        .ok()
-        .filter(|p| i64::from(*p) <= MAX_SCALE)
-    else {
+    let Some(places) = u32::try_from(places).ok().filter(|p| *p <= MAX_SCALE) else {
         let message = format!("`round` keeps 0 to {MAX_SCALE} digits, not {places}");
         return Err(EvaluationFailure::new("expr.convert", message));
     };
     let mut rounded = number.round_dp_with_strategy(places, RoundingStrategy::MidpointNearestEven);
     rounded.rescale(places);
-    Ok(V::Decimal(rounded))
+    Ok(Some(V::Decimal(rounded)))
 }
 
-fn convert<'a>(function: Function, value: &FlowValue<'a>) -> EvaluationResult<FlowValue<'a>> {
-    let (wanted, found) = match function {
-        Function::ToInteger => (FlowType::Integer, integer(value).map(V::Integer)),
-        Function::ToUnsigned => (FlowType::Unsigned, unsigned(value).map(V::Unsigned)),
-        Function::ToDouble => (FlowType::Double, double(value).map(V::Double)),
-        Function::ToDecimal => {
-            let number = match value {
-                V::Decimal(number) => Some(*number),
-                V::Integer(number) => Some(Decimal::from(*number)),
-                V::Unsigned(number) => Some(Decimal::from(*number)),
-                V::String(digits) => decimal(digits),
-                _ => None,
-            };
-            (FlowType::Decimal, number.map(V::Decimal))
-        }
-        Function::ToText => (FlowType::String, value.to_text().map(V::String)),
-        Function::ToBytes => {
-            let bytes = match value {
-                V::Bytes(bytes) => Some(bytes.clone()),
-                V::String(text) => Some(Cow::Owned(text.as_bytes().to_vec())),
-                _ => None,
-            };
-            (FlowType::Bytes, bytes.map(V::Bytes))
-        }
-        Function::ToBoolean => {
-            let yes = match value {
-                V::Boolean(yes) => Some(*yes),
-                V::String(text) => match &**text {
-                    "1" | "t" | "true" | "TRUE" | "True" => Some(true),
-                    "0" | "f" | "false" | "FALSE" | "False" => Some(false),
-                    _ => None,
-                },
-                _ => None,
-            };
-            (FlowType::Boolean, yes.map(V::Boolean))
-        }
-        Function::ToTimestamp => {
-            let time = match value {
-                V::Timestamp(time) => Some(*time),
-                V::String(text) => timestamp(text),
-                V::Integer(seconds) => jiff::Timestamp::from_second(*seconds)
-                    .ok()
-                    .and_then(in_range),
-                _ => None,
-            };
-            (FlowType::Timestamp, time.map(V::Timestamp))
-        }
-        _ => {
-            let length = match value {
-                V::Duration(length) => Some(*length),
-                V::String(text) => duration(text),
-                _ => None,
-            };
-            (FlowType::Duration, length.map(V::Duration))
-        }
+pub(super) fn size<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    let size = match value {
+        V::String(text) => text.chars().count(),
+        V::Bytes(bytes) => bytes.len(),
+        V::List(values) => values.len(),
+        V::Map(entries) => entries.len(),
+        _ => return None,
     };
-    found.ok_or_else(|| {
-        let shown: String = value
-            .to_text()
-            .unwrap_or_default()
-            .chars()
-            .take(40)
-            .collect();
-        let message = format!("{} `{shown}` cannot become {wanted}", value.kind());
-        EvaluationFailure::new("expr.convert", message)
-    })
+    i64::try_from(size).ok().map(V::Integer)
 }
 
-fn integer(value: &FlowValue<'_>) -> Option<i64> {
-    match value {
+pub(super) fn to_integer<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    let number = match value {
         V::Integer(number) => Some(*number),
         V::Unsigned(number) => i64::try_from(*number).ok(),
         // The ends of the range are no doubles; those that lie inside are cut to whole numbers.
@@ -278,11 +252,12 @@ fn integer(value: &FlowValue<'_>) -> Option<i64> {
         V::String(text) => text.parse().ok(),
         V::Timestamp(time) => Some(time.as_second()),
         _ => None,
-    }
+    };
+    number.map(V::Integer)
 }
 
-fn unsigned(value: &FlowValue<'_>) -> Option<u64> {
-    match value {
+pub(super) fn to_unsigned<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    let number = match value {
         V::Integer(number) => u64::try_from(*number).ok(),
         V::Unsigned(number) => Some(*number),
         #[expect(
@@ -296,16 +271,66 @@ fn unsigned(value: &FlowValue<'_>) -> Option<u64> {
         V::Decimal(number) => number.trunc().to_u64(),
         V::String(text) => text.parse().ok(),
         _ => None,
-    }
+    };
+    number.map(V::Unsigned)
 }
 
-fn double(value: &FlowValue<'_>) -> Option<f64> {
-    match value {
+pub(super) fn to_double<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    let number = match value {
         V::Integer(number) => f64::from_i64(*number),
         V::Unsigned(number) => f64::from_u64(*number),
         V::Double(number) => Some(*number),
         V::Decimal(number) => number.to_f64(),
         V::String(text) => text.parse().ok(),
+        _ => None,
+    };
+    number.map(V::Double)
+}
+
+pub(super) fn to_decimal<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    let number = match value {
+        V::Decimal(number) => Some(*number),
+        V::Integer(number) => Some(Decimal::from(*number)),
+        V::Unsigned(number) => Some(Decimal::from(*number)),
+        V::String(digits) => decimal(digits),
+        _ => None,
+    };
+    number.map(V::Decimal)
+}
+
+pub(super) fn to_bytes<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    match value {
+        V::Bytes(bytes) => Some(V::Bytes(bytes.clone())),
+        V::String(text) => Some(V::Bytes(Cow::Owned(text.as_bytes().to_vec()))),
+        _ => None,
+    }
+}
+
+pub(super) fn to_boolean<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    let text = match value {
+        V::Boolean(yes) => return Some(V::Boolean(*yes)),
+        V::String(text) => &**text,
+        _ => return None,
+    };
+    match text {
+        "1" | "t" | "true" | "TRUE" | "True" => Some(V::Boolean(true)),
+        "0" | "f" | "false" | "FALSE" | "False" => Some(V::Boolean(false)),
+        _ => None,
+    }
+}
+
+pub(super) fn to_timestamp<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    let time = match value {
+        V::Integer(seconds) => Timestamp::from_second(*seconds).ok().and_then(in_range),
+        value => time(value),
+    };
+    time.map(V::Timestamp)
+}
+
+pub(super) fn to_duration<'a>(value: &FlowValue<'a>) -> Option<FlowValue<'a>> {
+    match value {
+        V::Duration(length) => Some(V::Duration(*length)),
+        V::String(text) => duration(text).map(V::Duration),
         _ => None,
     }
 }

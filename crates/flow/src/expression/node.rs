@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use regex::Regex;
 
-use super::functions::Function;
+use super::functions::FunctionRow;
 use super::parser::BinaryOperator;
 use super::scope::MetadataName;
 use crate::value::{FieldPosition, FlowType, FlowValue, ObjectType};
@@ -28,7 +28,7 @@ pub(super) enum ExpressionNode {
     Or(Vec<ExpressionNode>),
     Conditional(Box<[ExpressionNode; 3]>),
     Binary(BinaryOperator, Box<(ExpressionNode, ExpressionNode)>),
-    Call(Function, Vec<ExpressionNode>),
+    Call(&'static FunctionRow, Vec<ExpressionNode>),
     /// `matches` with a pattern that was compiled when the expression was checked.
     Matches(Box<ExpressionNode>, Regex),
     Registered(String, Vec<ExpressionNode>),

@@ -8,25 +8,8 @@ pub(super) const MAX_NESTING: usize = 64;
 /// Operators that are applied to each other, brackets or not.
 const MAX_CHAIN: u16 = 250;
 /// Words that the standard keeps for itself.
-const RESERVED: [&str; 17] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+const RESERVED: &str = "as break const continue else for function if import let loop package \
+    namespace return var void while";
 
 /// A node of the tree, with its place in the text.
 #[derive(Debug, Clone)]
@@ -98,27 +81,25 @@ impl BinaryOperator {
 
 impl Syntax {
     fn of(start: usize, end: usize, kind: SyntaxKind) -> Result<Self, SyntaxError> {
-        let below = match &kind {
-            SyntaxKind::Literal(_) | SyntaxKind::Name(_) => 0,
-            SyntaxKind::Select(inner, _) | SyntaxKind::Not(inner) | SyntaxKind::Negate(inner) => {
-                inner.depth
-            }
-            SyntaxKind::Index(pair) | SyntaxKind::Binary(_, pair) => pair.0.depth.max(pair.1.depth),
-            SyntaxKind::Call(target, _, arguments) => {
-                let target = target.iter().map(|target| target.depth);
-                deepest(arguments).max(target.max().unwrap_or(0))
-            }
+        let parts: Vec<&Self> = match &kind {
+            SyntaxKind::Literal(_) | SyntaxKind::Name(_) => Vec::new(),
+            SyntaxKind::Select(of, _) | SyntaxKind::Not(of) | SyntaxKind::Negate(of) => vec![of],
+            SyntaxKind::Index(pair) | SyntaxKind::Binary(_, pair) => vec![&pair.0, &pair.1],
+            SyntaxKind::Call(target, _, arguments) => target
+                .iter()
+                .map(|target| &**target)
+                .chain(arguments)
+                .collect(),
             SyntaxKind::And(terms) | SyntaxKind::Or(terms) | SyntaxKind::List(terms) => {
-                deepest(terms)
+                terms.iter().collect()
             }
-            SyntaxKind::Conditional(parts) => deepest(&**parts),
+            SyntaxKind::Conditional(parts) => parts.iter().collect(),
             SyntaxKind::Map(entries) => {
-                let entries = entries
-                    .iter()
-                    .map(|(key, value)| key.depth.max(value.depth));
-                entries.max().unwrap_or(0)
+                let entries = entries.iter();
+                entries.flat_map(|(key, value)| [key, value]).collect()
             }
         };
+        let below = parts.iter().map(|part| part.depth).max().unwrap_or(0);
         if below >= MAX_CHAIN {
             let message = format!("more than {MAX_CHAIN} operations are applied to each other");
             return Err(SyntaxError::new(start, end, message));
@@ -132,12 +113,10 @@ impl Syntax {
     }
 }
 
-fn deepest(terms: &[Syntax]) -> u16 {
-    terms.iter().map(|term| term.depth).max().unwrap_or(0)
-}
+type Tree = Result<Syntax, SyntaxError>;
 
 /// The tree of a text.
-pub(super) fn tree(text: &str) -> Result<Syntax, SyntaxError> {
+pub(super) fn tree(text: &str) -> Tree {
     let mut parser = Parser {
         lexer: ExpressionLexer::new(text),
         token: ExpressionToken::End,
@@ -249,7 +228,7 @@ impl Parser<'_> {
         self.expected("an operator or the end of the expression")
     }
 
-    fn expression(&mut self) -> Result<Syntax, SyntaxError> {
+    fn expression(&mut self) -> Tree {
         if self.nesting >= MAX_NESTING {
             let message = format!("the expression is nested more than {MAX_NESTING} deep");
             return Err(SyntaxError::new(self.start, self.end, message));
@@ -271,11 +250,7 @@ impl Parser<'_> {
     }
 
     /// Terms joined by `||`, or by `&&` inside of it. Many of them are one node, so that they do not nest.
-    fn terms(
-        &mut self,
-        symbol: &str,
-        kind: fn(Vec<Syntax>) -> SyntaxKind,
-    ) -> Result<Syntax, SyntaxError> {
+    fn terms(&mut self, symbol: &str, kind: fn(Vec<Syntax>) -> SyntaxKind) -> Tree {
         let term = |parser: &mut Self| match symbol {
             "||" => parser.terms("&&", SyntaxKind::And),
             _ => parser.binary(1),
@@ -298,7 +273,7 @@ impl Parser<'_> {
         row.map(|(_, precedence, operator)| (*precedence, *operator))
     }
 
-    fn binary(&mut self, least: u8) -> Result<Syntax, SyntaxError> {
+    fn binary(&mut self, least: u8) -> Tree {
         let mut left = if least > 3 {
             return self.unary();
         } else {
@@ -317,7 +292,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn unary(&mut self) -> Result<Syntax, SyntaxError> {
+    fn unary(&mut self) -> Tree {
         let symbol = if self.is("!") { "!" } else { "-" };
         let mut starts = Vec::new();
         while self.is(symbol) {
@@ -349,7 +324,7 @@ impl Parser<'_> {
     }
 
     /// A primary and what follows it: fields, calls and indices.
-    fn member(&mut self, sign: Option<usize>) -> Result<Syntax, SyntaxError> {
+    fn member(&mut self, sign: Option<usize>) -> Tree {
         let mut tree = self.primary(sign)?;
         loop {
             let start = tree.start;
@@ -392,7 +367,7 @@ impl Parser<'_> {
         Ok(elements)
     }
 
-    fn primary(&mut self, sign: Option<usize>) -> Result<Syntax, SyntaxError> {
+    fn primary(&mut self, sign: Option<usize>) -> Tree {
         let start = sign.unwrap_or(self.start);
         if self.token == ExpressionToken::End {
             return Err(self.expected("a value"));
@@ -443,7 +418,7 @@ impl Parser<'_> {
         Syntax::of(start, self.last_end, kind)
     }
 
-    fn name(&mut self, start: usize, name: String, is_quoted: bool) -> Result<Syntax, SyntaxError> {
+    fn name(&mut self, start: usize, name: String, is_quoted: bool) -> Tree {
         let end = self.last_end;
         if !is_quoted {
             let literal = match name.as_str() {
@@ -462,7 +437,7 @@ impl Parser<'_> {
             if name == "not" && is_operand && !self.is_word("in") {
                 return Err(SyntaxError::older(start, end, "not", "`!`"));
             }
-            if name == "in" || RESERVED.contains(&name.as_str()) {
+            if name == "in" || RESERVED.split_whitespace().any(|word| word == name) {
                 let message = format!("the word `{name}` is reserved; put it in backquotes");
                 return Err(SyntaxError::new(start, end, message));
             }

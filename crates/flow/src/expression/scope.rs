@@ -149,10 +149,8 @@ pub struct NoHost;
 
 impl ExpressionHost for NoHost {
     fn state(&self, name: &str) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
-        Err(EvaluationFailure::new(
-            "expr.missing",
-            format!("there is no state `{name}`"),
-        ))
+        let message = format!("there is no state `{name}`");
+        Err(EvaluationFailure::new("expr.missing", message))
     }
 
     fn call(
@@ -160,10 +158,8 @@ impl ExpressionHost for NoHost {
         name: &str,
         _arguments: &[FlowValue<'_>],
     ) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
-        Err(EvaluationFailure::new(
-            "expr.missing",
-            format!("there is no function `{name}`"),
-        ))
+        let message = format!("there is no function `{name}`");
+        Err(EvaluationFailure::new("expr.missing", message))
     }
 }
 

@@ -1,45 +1,21 @@
 //! Everything that is kept between records.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
-use super::Moving;
 use super::window::OpenWindow;
-use crate::plan::{StateKind, StatePlan, TtlPlan};
+use super::{Moving, ms};
+use crate::plan::{StateKind, StatePlan};
 use crate::value::FlowValue;
 
-/// Something that happens later: the step by its index, the key, and which entry of it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ModelTimer {
-    /// A record has waited long enough for its trigger.
-    Await {
-        step: usize,
-        key: String,
-        entry: u64,
-    },
-    /// An entry was held long enough.
-    Hold {
-        step: usize,
-        key: String,
-        entry: u64,
-    },
-    /// A record finds no more partners.
-    Join {
-        step: usize,
-        key: String,
-        entry: u64,
-    },
-    /// A window ends.
-    WindowEnd {
-        step: usize,
-        key: String,
-        entry: u64,
-    },
-    /// A window takes no more corrections.
-    WindowGone {
-        step: usize,
-        key: String,
-        entry: u64,
-    },
+/// Something that happens later to an entry of a step.
+#[derive(Debug, Clone)]
+pub(super) struct ModelTimer {
+    /// The step by its index.
+    pub(super) step: usize,
+    pub(super) key: String,
+    pub(super) entry: u64,
+    /// Whether a window takes no more corrections; its timer before that is the one of its end.
+    pub(super) is_gone: bool,
 }
 
 /// The progress of an input.
@@ -51,44 +27,30 @@ pub(super) struct InputProgress {
     pub(super) last_seen: i64,
 }
 
-/// A record that waits, with its entry number and when it began to wait.
+/// A record that waits in a join, an await or a hold.
 #[derive(Debug, Clone)]
-pub(super) struct Waiting {
+pub(super) struct KeptRecord {
+    /// Records of one hold have one entry.
     pub(super) entry: u64,
-    pub(super) moving: Moving,
-}
-
-/// Records of one key that are held together.
-#[derive(Debug, Clone)]
-pub(super) struct HeldEntry {
-    pub(super) entry: u64,
-    /// The input and the record, in their order of arrival.
-    pub(super) records: Vec<(String, Moving)>,
-}
-
-/// A record that may still find a pair.
-#[derive(Debug, Clone)]
-pub(super) struct JoinSide {
-    pub(super) entry: u64,
-    pub(super) is_left: bool,
+    /// The stream that it came by.
+    pub(super) input: String,
     pub(super) is_paired: bool,
     pub(super) moving: Moving,
 }
 
+/// Entries by step and key.
 type ByKey<T> = BTreeMap<(usize, String), T>;
 
 /// Everything that a process remembers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
-    pub(super) inputs: BTreeMap<String, InputProgress>,
+    inputs: BTreeMap<String, InputProgress>,
     pub(super) state: StateValues,
     /// When the first record of a key was seen.
     pub(super) seen: ByKey<i64>,
-    pub(super) waiting: ByKey<VecDeque<Waiting>>,
-    pub(super) held: ByKey<HeldEntry>,
-    pub(super) joins: ByKey<Vec<JoinSide>>,
+    pub(super) kept: ByKey<Vec<KeptRecord>>,
     pub(super) windows: ByKey<Vec<OpenWindow>>,
-    timers: BTreeSet<(i64, u64, ModelTimer)>,
+    timers: BTreeMap<(i64, u64), ModelTimer>,
     numbers: u64,
 }
 
@@ -101,24 +63,36 @@ impl Memory {
 
     pub(super) fn set_timer(&mut self, due: i64, timer: ModelTimer) {
         let number = self.number();
-        self.timers.insert((due, number, timer));
+        self.timers.insert((due, number), timer);
+    }
+
+    /// Keeps a record of a key until its timer is due. Without an entry it has one of its own.
+    pub(super) fn keep(&mut self, step: usize, key: &str, due: i64, mut kept: KeptRecord) {
+        let key = key.to_owned();
+        if kept.entry == 0 {
+            kept.entry = self.number();
+            let timer = ModelTimer {
+                step,
+                key: key.clone(),
+                entry: kept.entry,
+                is_gone: false,
+            };
+            self.set_timer(due, timer);
+        }
+        self.kept.entry((step, key)).or_default().push(kept);
     }
 
     pub(super) fn next_due(&self) -> Option<i64> {
-        self.timers.first().map(|(due, _, _)| *due)
+        self.timers.keys().next().map(|(due, _)| *due)
     }
 
-    pub(super) fn pop_due(&mut self, until: i64) -> Option<(i64, ModelTimer)> {
+    pub(super) fn pop_due(&mut self, until: i64) -> Option<ModelTimer> {
         self.next_due().filter(|due| *due <= until)?;
-        let (due, _, timer) = self.timers.pop_first()?;
-        Some((due, timer))
+        self.timers.pop_first().map(|(_, timer)| timer)
     }
 
-    /// A record of an input came.
-    pub(super) fn see(&mut self, alias: &str, time: i64, now: i64) {
-        let input = self.inputs.entry(alias.to_owned()).or_default();
-        input.newest = Some(input.newest.map_or(time, |newest| newest.max(time)));
-        input.last_seen = now;
+    pub(super) fn input(&mut self, alias: &str) -> &mut InputProgress {
+        self.inputs.entry(alias.to_owned()).or_default()
     }
 
     /// The newest time that all inputs have reached. A silent one stops holding back the others.
@@ -128,12 +102,6 @@ impl Memory {
         let slowest = active.map(|input| input.newest.unwrap_or(i64::MIN)).min();
         let fastest = || self.inputs.values().filter_map(|input| input.newest).max();
         slowest.or_else(fastest).unwrap_or(i64::MIN)
-    }
-
-    pub(super) fn pending(&self) -> usize {
-        let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
-        let held: usize = self.held.values().map(|entry| entry.records.len()).sum();
-        waiting + held
     }
 }
 
@@ -150,33 +118,29 @@ struct StateValue {
 #[derive(Debug, Clone, Default)]
 pub(super) struct StateValues(BTreeMap<(String, String), StateValue>);
 
-fn is_expired(value: &StateValue, ttl: Option<&TtlPlan>, time: i64) -> bool {
-    ttl.is_some_and(|ttl| {
-        let since = match ttl.since.as_str() {
-            "creation" => value.created,
-            "access" => value.touched,
-            _ => value.written,
-        };
-        let after = i64::try_from(ttl.after_ms).unwrap_or(i64::MAX);
-        time >= since.saturating_add(after)
-    })
+impl StateValue {
+    fn is_expired(&self, plan: &StatePlan, time: i64) -> bool {
+        plan.ttl.as_ref().is_some_and(|ttl| {
+            let since = match ttl.since.as_str() {
+                "creation" => self.created,
+                "access" => self.touched,
+                _ => self.written,
+            };
+            time >= since.saturating_add(ms(ttl.after_ms))
+        })
+    }
 }
 
 /// The value of a state before it was ever written.
 fn unset(plan: &StatePlan) -> FlowValue<'static> {
-    match &plan.kind {
-        StateKind::Local(kind) => match kind.as_str() {
-            "counter" => FlowValue::Integer(0),
-            "map" => FlowValue::map(Vec::<(&str, FlowValue<'static>)>::new()),
-            "list" => FlowValue::list(Vec::new()),
-            _ => FlowValue::Null,
-        },
-        StateKind::Uses
-        | StateKind::Await
-        | StateKind::Hold(_)
-        | StateKind::Join
-        | StateKind::Window
-        | StateKind::Deduplicate => FlowValue::Null,
+    let StateKind::Local(kind) = &plan.kind else {
+        return FlowValue::Null;
+    };
+    match kind.as_str() {
+        "counter" => FlowValue::Integer(0),
+        "map" => FlowValue::map(Vec::<(&str, FlowValue<'static>)>::new()),
+        "list" => FlowValue::list(Vec::new()),
+        _ => FlowValue::Null,
     }
 }
 
@@ -190,18 +154,16 @@ impl StateValues {
     /// Reads a value; an expired one is gone.
     pub(super) fn read(&mut self, plan: &StatePlan, key: &str, time: i64) -> FlowValue<'static> {
         let place = (plan.id.clone(), key.to_owned());
-        match self.0.get_mut(&place) {
-            Some(value) if !is_expired(value, plan.ttl.as_ref(), time) => {
-                value.touched = time;
-                value.value.clone()
-            }
-            Some(_) | None => {
-                self.0.remove(&place);
-                unset(plan)
-            }
-        }
+        let stored = self.0.get_mut(&place);
+        let Some(stored) = stored.filter(|stored| !stored.is_expired(plan, time)) else {
+            self.0.remove(&place);
+            return unset(plan);
+        };
+        stored.touched = time;
+        stored.value.clone()
     }
 
+    /// Writes a value; an expired one is created anew.
     pub(super) fn write(
         &mut self,
         plan: &StatePlan,
@@ -209,34 +171,23 @@ impl StateValues {
         time: i64,
         value: FlowValue<'static>,
     ) {
-        // An expired value is created anew.
-        self.0.retain(|(id, other), stored| {
-            *id != plan.id || other != key || !is_expired(stored, plan.ttl.as_ref(), time)
-        });
         let place = (plan.id.clone(), key.to_owned());
-        let created = self.0.get(&place).map_or(time, |stored| stored.created);
-        self.0.insert(
-            place,
-            StateValue {
-                value,
-                created,
-                written: time,
-                touched: time,
-            },
-        );
+        let stored = self.0.get(&place);
+        let stored = stored.filter(|stored| !stored.is_expired(plan, time));
+        let written = StateValue {
+            value,
+            created: stored.map_or(time, |stored| stored.created),
+            written: time,
+            touched: time,
+        };
+        self.0.insert(place, written);
     }
 
-    pub(super) fn shown(
-        &self,
-        plan: &StatePlan,
-        now: i64,
-        event_time: i64,
-    ) -> BTreeMap<String, String> {
-        let time = state_time(plan, now, event_time);
-        let live = self.0.iter().filter(|((id, _), value)| {
-            *id == plan.id && !is_expired(value, plan.ttl.as_ref(), time)
-        });
-        live.map(|((_, key), value)| (key.clone(), value.value.to_json().unwrap_or_default()))
+    /// The values that have not expired, as JSON by key.
+    pub(super) fn shown(&self, plan: &StatePlan, time: i64) -> BTreeMap<String, String> {
+        let of_plan = self.0.iter().filter(|((id, _), _)| *id == plan.id);
+        let live = of_plan.filter(|(_, stored)| !stored.is_expired(plan, time));
+        live.map(|((_, key), stored)| (key.clone(), stored.value.to_json().unwrap_or_default()))
             .collect()
     }
 }

@@ -8,10 +8,10 @@ use tidegate_core::books::{LossReason, Place};
 use tidegate_core::dead_letter::{LastFailure, Reason, RecordOrigin, StageContext};
 use tidegate_core::{DeadLetter, EventId, FailureClass, Offset, Partition, TierIndex, Topic};
 
-use super::fields::{conform, key_of, raw_at};
-use super::{FlowModel, Moving, StepFailure};
-use crate::expression::{EvaluationFailure, RecordMetadata};
-use crate::plan::{FailureKind, LeavePlan};
+use super::{FlowModel, Moving, StepFailure, Stepped, timestamp};
+use crate::expression::RecordMetadata;
+use crate::plan::{CompletionPlan, FailureKind, LeavePlan, conform};
+use crate::value::paths::{key_of, last_name, raw_at};
 use crate::value::{FlowValue, JsonRecord};
 
 /// A record that the process wrote.
@@ -44,28 +44,21 @@ pub struct ModelDeadLetter {
     pub value: String,
 }
 
-/// An output that is not committed yet.
-#[derive(Debug, Clone)]
-struct PendingOutput {
-    stream: String,
-    key: Option<String>,
-    source: EventId,
-    value: String,
-    /// An id of its own, which the number of outputs does not change.
-    id: Option<EventId>,
-}
+/// The stream, the record, and why the stream refused it.
+type Told = (String, Moving, Option<String>);
 
 /// The results of one record or timer; they become visible together.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Results {
-    outputs: Vec<PendingOutput>,
+    /// Whether the id of an output depends on their number, and the output.
+    outputs: Vec<(bool, ModelOutput)>,
     dead_letters: Vec<ModelDeadLetter>,
     fates: BTreeMap<EventId, Place>,
     metrics: Vec<(String, String)>,
-    /// The last record that was written by `emit`, and its stream.
-    emitted: Option<(String, Moving)>,
-    /// The sink that refused.
-    refused: Option<(String, Moving, String)>,
+    /// The last record that was written by `emit`.
+    emitted: Option<Told>,
+    /// The record that a sink refused.
+    refused: Option<Told>,
 }
 
 impl Results {
@@ -91,46 +84,72 @@ impl Results {
     }
 }
 
+/// A record as it came: what a dead letter keeps.
+pub(super) struct Came<'a> {
+    pub(super) metadata: &'a RecordMetadata,
+    pub(super) value: &'a [u8],
+    pub(super) ids: &'a [EventId],
+}
+
+impl<'a> Came<'a> {
+    /// The record at a later place, with its text.
+    pub(super) fn of(moving: &'a Moving, text: &'a str) -> Self {
+        Self {
+            metadata: &moving.metadata,
+            value: text.as_bytes(),
+            ids: &moving.ids,
+        }
+    }
+}
+
 impl FlowModel<'_> {
+    /// The fields of a schema; none where it is not declared.
+    pub(super) fn conform(
+        &self,
+        record: &mut JsonRecord,
+        schema: Option<&String>,
+    ) -> Result<(), String> {
+        let schema = schema.and_then(|schema| self.plan.schemas.get(schema));
+        schema.map_or(Ok(()), |schema| conform(record, &schema.fields))
+    }
+
     /// Writes a record to a stream.
-    pub(super) fn write(&mut self, stream: &str, moving: &Moving) -> Result<(), StepFailure> {
+    pub(super) fn write(&mut self, stream: &str, moving: &Moving) -> Stepped {
         let sink = self.process.sinks.iter().find(|sink| sink.stream == stream);
         let mut record = moving.record.clone();
-        let refuse = |failure: EvaluationFailure| {
-            StepFailure::of(FailureKind::Transform, failure, &moving.record)
-        };
-        if let Some(schema) = sink.and_then(|sink| sink.schema.as_ref()) {
-            let schema = self.plan.schemas.get(schema);
-            let fields = schema.map_or(&[][..], |schema| &schema.fields);
-            if let Err(error) = conform(&mut record, fields) {
-                return Err(refuse(*EvaluationFailure::new("schema.invalid", error)));
-            }
-        }
+        let kind = FailureKind::Transform;
+        self.conform(&mut record, sink.and_then(|sink| sink.schema.as_ref()))
+            .map_err(|error| moving.refused(kind, "schema.invalid", &error))?;
         if let Some(failure) = self.script.sinks.get(stream) {
             let failure = failure.to_failure();
-            self.results.refused = Some((stream.to_owned(), moving.clone(), failure.to_string()));
-            return Err(refuse(failure));
+            let told = (stream.to_owned(), moving.clone(), Some(failure.to_string()));
+            self.results.refused = Some(told);
+            return Err(moving.fails(kind, failure));
         }
         let key = match sink.map(|sink| sink.key.as_slice()) {
             Some(paths @ [_, ..]) => Some(key_of(&record, paths)),
             Some([]) | None => moving.metadata.key.clone(),
         };
         self.observe(stream, moving);
-        self.results.outputs.push(PendingOutput {
-            stream: stream.to_owned(),
-            key,
-            source: moving.id,
-            value: record.to_string(),
-            id: None,
-        });
+        self.output(stream, key, moving.id, record.to_string(), true);
+        self.delivered(moving)
+    }
+
+    /// A record leaves by `emit`.
+    pub(super) fn emit(&mut self, stream: &str, moving: &Moving) -> Stepped {
+        self.write(stream, moving)?;
+        self.results.emitted = Some((stream.to_owned(), moving.clone(), None));
+        Ok(())
+    }
+
+    pub(super) fn delivered(&mut self, moving: &Moving) -> Stepped {
         self.results.settle(&moving.ids, Place::Delivered);
         Ok(())
     }
 
-    /// A record leaves by `emit`.
-    pub(super) fn emit(&mut self, stream: &str, moving: &Moving) -> Result<(), StepFailure> {
-        self.write(stream, moving)?;
-        self.results.emitted = Some((stream.to_owned(), moving.clone()));
+    pub(super) fn skipped(&mut self, moving: &Moving) -> Stepped {
+        let place = Place::Lost(LossReason::from_static("skipped"));
+        self.results.settle(&moving.ids, place);
         Ok(())
     }
 
@@ -140,9 +159,9 @@ impl FlowModel<'_> {
             let Some(expression) = &metric.expression else {
                 continue;
             };
-            let value = self.evaluate_for(expression, moving, Some(stream));
             // A metric never fails a record.
-            let Ok(value) = value else { continue };
+            let value = self.evaluate_for(expression, moving, Some(stream));
+            let value = value.unwrap_or(FlowValue::Boolean(false));
             if value != FlowValue::Boolean(false) {
                 let shown = value.to_json().unwrap_or_default();
                 self.results.metrics.push((metric.name.clone(), shown));
@@ -157,79 +176,56 @@ impl FlowModel<'_> {
         moving: &Moving,
         failure: &StepFailure,
         by: &str,
-    ) -> Result<(), StepFailure> {
+    ) -> Stepped {
         match leave {
-            LeavePlan::Emit(stream) => self.write(stream, moving)?,
+            LeavePlan::Emit(stream) => self.write(stream, moving),
             LeavePlan::DeadLetter(stream) => {
-                let value = moving.record.to_string().into_bytes();
-                self.bury(stream, failure, by, &moving.metadata, &value, &moving.ids);
+                let value = moving.record.to_string();
+                self.bury(stream, failure, by, &Came::of(moving, &value));
+                Ok(())
             }
-            LeavePlan::Skip => {
-                self.results
-                    .settle(&moving.ids, Place::Lost(LossReason::from_static("skipped")));
-            }
+            LeavePlan::Skip => self.skipped(moving),
         }
-        Ok(())
     }
 
     /// Takes the way that the handler of a failure names.
-    pub(super) fn handle(
-        &mut self,
-        failure: &StepFailure,
-        metadata: &RecordMetadata,
-        value: &[u8],
-        ids: &[EventId],
-    ) {
-        let kind = FailureKind::ALL
-            .iter()
-            .find(|(kind, _)| *kind == failure.kind);
-        let by = kind.map_or("", |(_, word)| word);
-        let handler = self
-            .process
-            .handlers
-            .iter()
-            .find(|handler| handler.failure == failure.kind);
-        let fallback = LeavePlan::DeadLetter(format!("{}_dlq", self.name));
-        let leave = handler.map_or(&fallback, |handler| &handler.leave).clone();
-        match &leave {
-            LeavePlan::DeadLetter(stream) => self.bury(stream, failure, by, metadata, value, ids),
-            LeavePlan::Emit(_) | LeavePlan::Skip => {
-                let moving = Moving {
-                    record: failure.record.clone(),
-                    metadata: metadata.clone(),
-                    time: self.now(),
-                    id: ids.first().copied().unwrap_or(EventId::from_u128(0)),
-                    ids: ids.to_vec(),
-                };
-                if let Err(second) = self.leave(&leave, &moving, failure, by) {
-                    // The way out is closed, too: the record is kept where it can be replayed.
-                    let stream = format!("{}_dlq", self.name);
-                    self.bury(&stream, &second, by, metadata, value, ids);
-                }
-            }
+    pub(super) fn handle(&mut self, failure: &StepFailure, came: &Came<'_>) {
+        let process = self.process;
+        let by = failure.kind.word();
+        let default = format!("{}_dlq", self.name);
+        let mut handlers = process.handlers.iter();
+        let handler = handlers.find(|handler| handler.failure == failure.kind);
+        let leave = match handler.map(|handler| &handler.leave) {
+            None => return self.bury(&default, failure, by, came),
+            Some(LeavePlan::DeadLetter(stream)) => return self.bury(stream, failure, by, came),
+            Some(leave) => leave,
+        };
+        let moving = Moving {
+            record: failure.moving.record.clone(),
+            metadata: came.metadata.clone(),
+            time: self.now(),
+            id: came.ids.first().copied().unwrap_or(EventId::from_u128(0)),
+            ids: came.ids.to_vec(),
+        };
+        if let Err(second) = self.leave(leave, &moving, failure, by) {
+            // The way out is closed, too: the record is kept where it can be replayed.
+            self.bury(&default, &second, by, came);
         }
     }
 
     /// Writes a dead letter.
-    pub(super) fn bury(
-        &mut self,
-        stream: &str,
-        failure: &StepFailure,
-        by: &str,
-        metadata: &RecordMetadata,
-        value: &[u8],
-        ids: &[EventId],
-    ) {
-        let text = String::from_utf8_lossy(value).into_owned();
+    pub(super) fn bury(&mut self, stream: &str, failed: &StepFailure, by: &str, came: &Came<'_>) {
+        let (failure, metadata) = (&failed.failure, came.metadata);
         self.results.dead_letters.push(ModelDeadLetter {
             stream: stream.to_owned(),
             code: failure.code.to_string(),
             message: failure.message.clone(),
-            attempts: failure.attempts,
-            value: text,
+            attempts: failed.attempts,
+            value: String::from_utf8_lossy(came.value).into_owned(),
         });
         let now = u64::try_from(self.now()).unwrap_or(0);
-        let id = ids.first().copied().or_else(|| metadata.id.parse().ok());
+        let id = came.ids.first().copied();
+        let id = id.or_else(|| metadata.id.parse().ok());
         let id = id.unwrap_or(EventId::from_u128(0));
         let reason = match failure.class {
             FailureClass::Transient => Reason::RetriesExhausted,
@@ -238,81 +234,79 @@ impl FlowModel<'_> {
             }
             FailureClass::Permanent | FailureClass::System => Reason::NonRetryable,
         };
-        if let Ok(topic) = Topic::new(metadata.topic.clone()) {
-            let letter = DeadLetter {
-                event_id: id,
-                origin: RecordOrigin {
-                    topic,
-                    partition: Partition(0),
-                    offset: Offset(metadata.offset),
-                    timestamp_ms: metadata.timestamp.as_millisecond(),
-                },
-                key: metadata
-                    .key
-                    .clone()
-                    .map(|key| Bytes::from(key.into_bytes())),
-                value: Some(Bytes::copy_from_slice(value)),
-                headers: Vec::new(),
-                group: None,
-                reason,
-                dead_at_ms: now,
-                attempts: failure.attempts,
-                first_failure_ms: now,
-                failure: LastFailure {
-                    code: failure.code.clone(),
-                    message: failure.message.clone(),
-                    stack: String::new(),
-                },
-                tier: TierIndex(0),
-                trail: Vec::new(),
-                replays: 0,
-                stage: Some(StageContext {
-                    stage_name: self.name.clone(),
-                    stage_instance: "model".to_owned(),
-                    operator_name: by.to_owned(),
-                }),
-            };
-            self.results.outputs.push(PendingOutput {
-                stream: stream.to_owned(),
-                key: metadata.key.clone(),
-                source: id,
-                value: letter.to_envelope(),
-                id: Some(id),
-            });
-        }
-        self.results.settle(ids, Place::DeadLettered);
+        self.results.settle(came.ids, Place::DeadLettered);
+        let Ok(topic) = Topic::new(metadata.topic.clone()) else {
+            return;
+        };
+        let letter = DeadLetter {
+            event_id: id,
+            origin: RecordOrigin {
+                topic,
+                partition: Partition(0),
+                offset: Offset(metadata.offset),
+                timestamp_ms: metadata.timestamp.as_millisecond(),
+            },
+            key: metadata.key.clone().map(Bytes::from),
+            value: Some(Bytes::copy_from_slice(came.value)),
+            headers: Vec::new(),
+            group: None,
+            reason,
+            dead_at_ms: now,
+            attempts: failed.attempts,
+            first_failure_ms: now,
+            failure: LastFailure {
+                code: failure.code.clone(),
+                message: failure.message.clone(),
+                stack: String::new(),
+            },
+            tier: TierIndex(0),
+            trail: Vec::new(),
+            replays: 0,
+            stage: Some(StageContext {
+                stage_name: self.name.clone(),
+                stage_instance: "model".to_owned(),
+                operator_name: by.to_owned(),
+            }),
+        };
+        let value = letter.to_envelope();
+        self.output(stream, metadata.key.clone(), id, value, false);
+    }
+
+    fn output(
+        &mut self,
+        stream: &str,
+        key: Option<String>,
+        id: EventId,
+        value: String,
+        is_free: bool,
+    ) {
+        let output = ModelOutput {
+            stream: stream.to_owned(),
+            key,
+            id,
+            value,
+            at: timestamp(self.now()),
+        };
+        self.results.outputs.push((is_free, output));
     }
 
     /// Everything of one record or timer becomes visible, and the books are written.
     pub(super) fn commit(&mut self) {
         self.complete();
         let results = std::mem::take(&mut self.results);
-        let free = results.outputs.iter().filter(|output| output.id.is_none());
         let mut counts: BTreeMap<EventId, usize> = BTreeMap::new();
-        for output in free {
-            *counts.entry(output.source).or_default() += 1;
+        for (is_free, output) in &results.outputs {
+            *counts.entry(output.id).or_default() += usize::from(*is_free);
         }
         let mut index: BTreeMap<EventId, usize> = BTreeMap::new();
-        for output in results.outputs {
-            let id = output.id.unwrap_or_else(|| {
-                if counts.get(&output.source) == Some(&1) {
-                    return output.source;
-                }
-                let at = index.entry(output.source).or_default();
+        for (is_free, mut output) in results.outputs {
+            if is_free && counts.get(&output.id) != Some(&1) {
+                let at = index.entry(output.id).or_default();
+                let (source, number) = (output.id.to_string(), at.to_string());
                 *at += 1;
-                EventId::derived(&[
-                    &output.source.to_string(),
-                    &output.stream,
-                    &(*at - 1).to_string(),
-                ])
-            });
-            self.outputs.push(ModelOutput {
-                stream: output.stream,
-                key: output.key,
-                id,
-                value: output.value,
-                at: Self::timestamp(self.now()),
-            });
+                output.id = EventId::derived(&[&source, &output.stream, &number]);
+            }
+            self.outputs.push(output);
         }
         self.dead_letters.extend(results.dead_letters);
         for (name, value) in results.metrics {
@@ -326,57 +320,38 @@ impl FlowModel<'_> {
         }
     }
 
-    /// Adds the records that tell about the commit.
+    /// Adds the records that tell about the commit, or about a sink that refused.
     fn complete(&mut self) {
-        let emitted = self
-            .results
-            .emitted
-            .take()
-            .map(|(stream, moving)| (false, stream, moving, None));
-        let refused = self.results.refused.take();
-        let refused = refused.map(|(stream, moving, error)| (true, stream, moving, Some(error)));
-        for (is_failure, stream, moving, error) in emitted.into_iter().chain(refused) {
-            for plan in self
-                .process
-                .completions
-                .iter()
-                .filter(|plan| plan.on_failure == is_failure)
-            {
+        let told = [self.results.emitted.take(), self.results.refused.take()];
+        for (stream, moving, error) in told.into_iter().flatten() {
+            let tells = |plan: &&CompletionPlan| plan.on_failure == error.is_some();
+            for plan in self.process.completions.iter().filter(tells) {
+                let id = moving.id.to_string();
+                let status = match plan.on_failure {
+                    true => "FAILED",
+                    false => "COMMITTED",
+                };
+                let target = moving.metadata.key.as_deref().unwrap_or(&id);
                 let raw = |path: &str| raw_at(&moving.record, path).unwrap_or("null").to_owned();
                 let mut record = JsonRecord::default();
-                let id = moving.id.to_string();
                 record.set_raw("correlation_id", raw(&plan.correlation));
-                let texts = [
-                    ("transaction_id", id.as_str()),
-                    ("status", if is_failure { "FAILED" } else { "COMMITTED" }),
-                    ("target_system", &stream),
-                    ("target_id", moving.metadata.key.as_deref().unwrap_or(&id)),
-                ];
-                let mut fields: Vec<(&str, FlowValue<'_>)> = Vec::new();
-                fields.extend(texts.map(|(name, text)| (name, FlowValue::text(text))));
-                fields.push((
-                    "timestamp",
-                    FlowValue::Timestamp(Self::timestamp(self.now())),
-                ));
-                for (name, value) in fields {
+                for (name, value) in [
+                    ("transaction_id", FlowValue::text(&id)),
+                    ("status", FlowValue::text(status)),
+                    ("target_system", FlowValue::text(&stream)),
+                    ("target_id", FlowValue::text(target)),
+                    ("timestamp", FlowValue::Timestamp(timestamp(self.now()))),
+                ] {
                     record.set_raw(name, value.to_json().unwrap_or_default());
                 }
                 for path in &plan.include {
-                    record.set_raw(super::fields::last_name(path), raw(path));
+                    record.set_raw(last_name(path), raw(path));
                 }
                 let details = error.as_deref().map_or(FlowValue::Null, FlowValue::text);
                 record.set_raw("error_details", details.to_json().unwrap_or_default());
                 let id = EventId::derived(&[&id, &plan.stream, "completion"]);
-                self.results.outputs.push(PendingOutput {
-                    stream: plan.stream.clone(),
-                    key: Some(key_of(
-                        &moving.record,
-                        std::slice::from_ref(&plan.correlation),
-                    )),
-                    source: id,
-                    value: record.to_string(),
-                    id: Some(id),
-                });
+                let key = key_of(&moving.record, std::slice::from_ref(&plan.correlation));
+                self.output(&plan.stream, Some(key), id, record.to_string(), false);
             }
         }
     }

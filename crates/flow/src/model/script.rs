@@ -20,12 +20,12 @@ pub struct ScriptedFailure {
 }
 
 impl ScriptedFailure {
-    pub(super) fn to_failure(&self) -> EvaluationFailure {
-        EvaluationFailure {
+    pub(super) fn to_failure(&self) -> Box<EvaluationFailure> {
+        Box::new(EvaluationFailure {
             class: self.class,
             code: self.code.clone(),
             message: "the script lets it fail".to_owned(),
-        }
+        })
     }
 }
 
@@ -71,24 +71,17 @@ impl ModelScript {
         &mut self,
         lookup: &str,
         key: &str,
-    ) -> Result<Option<JsonRecord>, EvaluationFailure> {
-        let Some(answer) = self
-            .lookups
-            .get_mut(lookup)
-            .and_then(|keys| keys.get_mut(key))
-        else {
+    ) -> Result<Option<JsonRecord>, Box<EvaluationFailure>> {
+        let answers = self.lookups.get_mut(lookup);
+        let Some(answer) = answers.and_then(|keys| keys.get_mut(key)) else {
             return Ok(None);
         };
-        if let Some(failure) = &mut answer.failure {
-            match &mut failure.times {
-                None => return Err(failure.to_failure()),
-                Some(0) => {}
-                Some(times) => {
-                    *times -= 1;
-                    return Err(failure.to_failure());
-                }
+        match &mut answer.failure {
+            None | Some(ScriptedFailure { times: Some(0), .. }) => Ok(answer.value.clone()),
+            Some(failure) => {
+                failure.times = failure.times.map(|times| times - 1);
+                Err(failure.to_failure())
             }
         }
-        Ok(answer.value.clone())
     }
 }

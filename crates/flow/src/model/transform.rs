@@ -1,17 +1,23 @@
 //! Expressions, assignments, transforms and decision tables.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
-use super::fields::{conform, keep, key_of, remove, set_at};
+use tidegate_core::FailureClass;
+
 use super::memory::{StateValues, state_time};
 use super::script::ModelScript;
-use super::{FlowModel, Moving, StepFailure};
+use super::{FlowModel, Moving, Stepped, timestamp};
 use crate::expression::{EvaluationFailure, ExpressionBindings, ExpressionHost, StepBudget};
 use crate::plan::{
     AssignPlan, BodyPlan, CheckPlan, FailureKind, PlanExpression, ProcessPlan, StatePlan,
     TablePlan, TargetPlan, TransformPlan, TrimPlan,
 };
+use crate::value::paths::{key_of, set_at};
 use crate::value::{FlowType, FlowValue, JsonRecord, MapKey, ValueMap};
+
+type Value = FlowValue<'static>;
+type Evaluated = Result<Value, Box<EvaluationFailure>>;
 
 /// State and functions for one record.
 #[derive(Debug)]
@@ -19,45 +25,33 @@ struct ModelHost<'m> {
     process: &'m ProcessPlan,
     state: &'m RefCell<StateValues>,
     script: &'m ModelScript,
-    record: &'m JsonRecord,
+    moving: &'m Moving,
     now: i64,
-    time: i64,
 }
 
 impl ExpressionHost for ModelHost<'_> {
-    fn state(&self, name: &str) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
+    fn state(&self, name: &str) -> Evaluated {
         let Some(plan) = state_plan(self.process, name) else {
-            return Err(EvaluationFailure::new(
-                "expr.missing",
-                format!("there is no state `{name}`"),
-            ));
+            let message = format!("there is no state `{name}`");
+            return Err(EvaluationFailure::new("expr.missing", message));
         };
-        let key = key_of(self.record, &plan.key);
-        let time = state_time(plan, self.now, self.time);
+        let key = key_of(&self.moving.record, &plan.key);
+        let time = state_time(plan, self.now, self.moving.time);
         Ok(self.state.borrow_mut().read(plan, &key, time))
     }
 
-    fn call(
-        &self,
-        name: &str,
-        arguments: &[FlowValue<'_>],
-    ) -> Result<FlowValue<'static>, Box<EvaluationFailure>> {
-        match self.script.rules.get(name) {
-            Some(function) => function(arguments),
-            None => Err(EvaluationFailure::new(
-                "function.missing",
-                format!("the script has no function `{name}`"),
-            )),
-        }
+    fn call(&self, name: &str, arguments: &[FlowValue<'_>]) -> Evaluated {
+        let Some(function) = self.script.rules.get(name) else {
+            let message = format!("the script has no function `{name}`");
+            return Err(EvaluationFailure::new("function.missing", message));
+        };
+        function(arguments)
     }
 }
 
 fn state_plan<'p>(process: &'p ProcessPlan, name: &str) -> Option<&'p StatePlan> {
-    let [local, used] = [format!("state/{name}"), format!("uses/{name}")];
-    process
-        .state
-        .iter()
-        .find(|state| state.id == local || state.id == used)
+    let ids = [format!("state/{name}"), format!("uses/{name}")];
+    process.state.iter().find(|state| ids.contains(&state.id))
 }
 
 impl FlowModel<'_> {
@@ -67,61 +61,44 @@ impl FlowModel<'_> {
         expression: &PlanExpression,
         moving: &Moving,
         route: Option<&str>,
-    ) -> Result<FlowValue<'static>, EvaluationFailure> {
+    ) -> Evaluated {
         let Some(checked) = &expression.checked else {
             let message = "the plan was read from JSON; check the flow again";
-            return Err(*EvaluationFailure::new("plan.unchecked", message));
+            return Err(EvaluationFailure::new("plan.unchecked", message));
         };
         let state = RefCell::new(std::mem::take(&mut self.memory.state));
-        let result = {
-            let host = ModelHost {
-                process: self.process,
-                state: &state,
-                script: &self.script,
-                record: &moving.record,
-                now: self.now(),
-                time: moving.time,
-            };
-            let bindings = ExpressionBindings {
-                record: &moving.record,
-                metadata: &moving.metadata,
-                now: Self::timestamp(self.now()),
-                route,
-                host: &host,
-            };
-            checked
-                .evaluate(&bindings, &mut StepBudget::default())
-                .map(FlowValue::into_owned)
+        let host = ModelHost {
+            process: self.process,
+            state: &state,
+            script: &self.script,
+            moving,
+            now: self.now(),
         };
+        let bindings = ExpressionBindings {
+            record: &moving.record,
+            metadata: &moving.metadata,
+            now: timestamp(self.now()),
+            route,
+            host: &host,
+        };
+        let value = checked.evaluate(&bindings, &mut StepBudget::default());
+        let value = value.map(FlowValue::into_owned);
         self.memory.state = state.into_inner();
-        result
+        value
     }
 
-    pub(super) fn evaluate(
-        &mut self,
-        expression: &PlanExpression,
-        moving: &Moving,
-    ) -> Result<FlowValue<'static>, StepFailure> {
-        let value = self.evaluate_for(expression, moving, None);
-        value.map_err(|failure| StepFailure::of(FailureKind::Transform, failure, &moving.record))
+    pub(super) fn evaluate(&mut self, of: &PlanExpression, moving: &Moving) -> Stepped<Value> {
+        let value = self.evaluate_for(of, moving, None);
+        value.map_err(|failure| moving.fails(FailureKind::Transform, failure))
     }
 
-    pub(super) fn is_true(
-        &mut self,
-        expression: &PlanExpression,
-        moving: &Moving,
-    ) -> Result<bool, StepFailure> {
-        let value = self.evaluate(expression, moving)?;
+    pub(super) fn is_true(&mut self, condition: &PlanExpression, moving: &Moving) -> Stepped<bool> {
+        let value = self.evaluate(condition, moving)?;
         if let FlowValue::Boolean(yes) = value {
             return Ok(yes);
         }
         let message = format!("a condition is {} and not a boolean", value.kind());
-        Err(StepFailure::new(
-            FailureKind::Transform,
-            "expr.type",
-            message,
-            &moving.record,
-        ))
+        Err(moving.refused(FailureKind::Transform, "expr.type", &message))
     }
 
     pub(super) fn require(
@@ -129,52 +106,33 @@ impl FlowModel<'_> {
         checks: &[CheckPlan],
         kind: FailureKind,
         moving: &Moving,
-    ) -> Result<(), StepFailure> {
+    ) -> Stepped {
         for check in checks {
             if !self.is_true(&check.require, moving)? {
-                return Err(StepFailure::new(
-                    kind,
-                    "rule.rejected",
-                    check.message.clone(),
-                    &moving.record,
-                ));
+                return Err(moving.refused(kind, "rule.rejected", &check.message));
             }
         }
         Ok(())
     }
 
     /// Sets fields and state, each assignment seeing the ones before.
-    pub(super) fn assign(
-        &mut self,
-        assignments: &[AssignPlan],
-        moving: &mut Moving,
-    ) -> Result<(), StepFailure> {
-        let came = moving.record.clone();
-        let failed =
-            |failure: EvaluationFailure| StepFailure::of(FailureKind::Transform, failure, &came);
+    pub(super) fn assign(&mut self, assignments: &[AssignPlan], moving: &mut Moving) -> Stepped {
+        let came = moving.clone();
+        let failed = |failure| came.fails(FailureKind::Transform, failure);
         for assignment in assignments {
-            let copied = assignment
-                .value
-                .checked
-                .as_ref()
-                .and_then(|checked| checked.raw_field(&moving.record));
-            if let (TargetPlan::Field(path), Some(raw)) = (&assignment.target, copied) {
-                let raw = raw.to_owned();
-                set_at(&mut moving.record, path, &raw);
-                continue;
-            }
-            let value = self
-                .evaluate_for(&assignment.value, moving, None)
-                .map_err(failed)?;
-            match &assignment.target {
-                TargetPlan::Field(path) => {
-                    let text = value.to_json();
-                    let text = text.map_err(|error| {
-                        failed(*EvaluationFailure::new("expr.convert", error.0))
-                    })?;
+            let checked = assignment.value.checked.as_ref();
+            let copied = checked.and_then(|checked| checked.raw_field(&moving.record));
+            let copied = copied.map(str::to_owned);
+            match (&assignment.target, copied) {
+                (TargetPlan::Field(path), Some(raw)) => set_at(&mut moving.record, path, &raw),
+                (TargetPlan::Field(path), None) => {
+                    let value = self.evaluate_for(&assignment.value, moving, None);
+                    let text = json(&value.map_err(failed)?, &came)?;
                     set_at(&mut moving.record, path, &text);
                 }
-                TargetPlan::State { name, key } => {
+                (TargetPlan::State { name, key }, _) => {
+                    let value = self.evaluate_for(&assignment.value, moving, None);
+                    let value = value.map_err(failed)?;
                     let key = key.as_ref().map(|key| self.evaluate_for(key, moving, None));
                     let key = key.transpose().map_err(failed)?;
                     self.set_state(name, key.as_ref(), value, moving);
@@ -188,7 +146,7 @@ impl FlowModel<'_> {
         &mut self,
         name: &str,
         entry: Option<&FlowValue<'static>>,
-        value: FlowValue<'static>,
+        mut value: FlowValue<'static>,
         moving: &Moving,
     ) {
         let Some(plan) = state_plan(self.process, name) else {
@@ -196,17 +154,14 @@ impl FlowModel<'_> {
         };
         let key = key_of(&moving.record, &plan.key);
         let time = state_time(plan, self.now(), moving.time);
-        let value = match entry.and_then(MapKey::of) {
-            None => value,
-            Some(entry) => {
-                let mut entries = ValueMap::new();
-                if let FlowValue::Map(stored) = self.memory.state.read(plan, &key, time) {
-                    entries = std::sync::Arc::unwrap_or_clone(stored);
-                }
-                entries.insert(entry, value);
-                FlowValue::Map(std::sync::Arc::new(entries))
+        if let Some(entry) = entry.and_then(MapKey::of) {
+            let mut entries = ValueMap::new();
+            if let FlowValue::Map(stored) = self.memory.state.read(plan, &key, time) {
+                entries = Arc::unwrap_or_clone(stored);
             }
-        };
+            entries.insert(entry, value);
+            value = FlowValue::Map(Arc::new(entries));
+        }
         self.memory.state.write(plan, &key, time, value);
     }
 
@@ -215,7 +170,8 @@ impl FlowModel<'_> {
         &mut self,
         transform: &TransformPlan,
         moving: &Moving,
-    ) -> Result<Vec<Moving>, StepFailure> {
+    ) -> Stepped<Vec<Moving>> {
+        let kind = FailureKind::Transform;
         match &transform.body {
             BodyPlan::Apply {
                 checks,
@@ -223,7 +179,7 @@ impl FlowModel<'_> {
                 trim,
                 output,
             } => {
-                self.require(checks, FailureKind::Transform, moving)?;
+                self.require(checks, kind, moving)?;
                 let mut result = moving.clone();
                 self.assign(assignments, &mut result)?;
                 self.finish_record(&mut result, trim.as_ref(), output.as_ref(), moving)?;
@@ -235,23 +191,19 @@ impl FlowModel<'_> {
                 trim,
                 output,
             } => {
-                self.require(checks, FailureKind::Transform, moving)?;
-                let refuse = |message: String| {
-                    StepFailure::new(FailureKind::Transform, "expr.type", message, &moving.record)
-                };
+                self.require(checks, kind, moving)?;
+                let refuse = |message: &str| moving.refused(kind, "expr.type", message);
                 let FlowValue::List(elements) = self.evaluate(each, moving)? else {
-                    return Err(refuse("`each` needs a list of maps".to_owned()));
+                    return Err(refuse("`each` needs a list of maps"));
                 };
                 let mut results = Vec::new();
                 for element in elements.iter() {
-                    let text = element.to_json().map_err(|error| refuse(error.0))?;
-                    let record = JsonRecord::of_text(&text).map_err(|_| {
-                        refuse(format!("`each` needs maps, this is {}", element.kind()))
-                    })?;
-                    let mut result = Moving {
-                        record,
-                        ..moving.clone()
+                    let text = element.to_json().map_err(|error| refuse(&error.0))?;
+                    let Ok(record) = JsonRecord::of_text(&text) else {
+                        let message = format!("`each` needs maps, this is {}", element.kind());
+                        return Err(refuse(&message));
                     };
+                    let mut result = moving.with(record);
                     self.finish_record(&mut result, trim.as_ref(), output.as_ref(), moving)?;
                     results.push(result);
                 }
@@ -260,20 +212,21 @@ impl FlowModel<'_> {
             BodyPlan::Table(table) => {
                 let mut result = moving.clone();
                 for (name, value) in self.decide(table, moving)? {
-                    let text = value.to_json();
-                    let text = text.map_err(|error| {
-                        StepFailure::new(
-                            FailureKind::Transform,
-                            "expr.convert",
-                            error.0,
-                            &moving.record,
-                        )
-                    })?;
-                    result.record.set_raw(&name, text);
+                    result.record.set_raw(&name, json(&value, moving)?);
                 }
                 Ok(vec![result])
             }
-            BodyPlan::Registered => self.registered(&transform.name, moving),
+            BodyPlan::Registered => {
+                let Some(function) = self.script.transforms.get(&transform.name).copied() else {
+                    let message = format!("the script has no transform `{}`", transform.name);
+                    return Err(moving.refused(kind, "function.missing", &message));
+                };
+                let records = self.attempts(kind, moving, |_| function(&moving.record))?;
+                Ok(records
+                    .into_iter()
+                    .map(|record| moving.with(record))
+                    .collect())
+            }
         }
     }
 
@@ -283,73 +236,41 @@ impl FlowModel<'_> {
         trim: Option<&TrimPlan>,
         output: Option<&String>,
         came: &Moving,
-    ) -> Result<(), StepFailure> {
-        match trim {
-            Some(TrimPlan::Keep(paths)) => keep(&mut result.record, paths),
-            Some(TrimPlan::Drop(paths)) => remove(&mut result.record, paths),
-            None => {}
+    ) -> Stepped {
+        if let Some(trim) = trim {
+            trim.trim(&mut result.record);
         }
-        let schema = output.and_then(|output| self.plan.schemas.get(output));
-        let fields = schema.map_or(&[][..], |schema| &schema.fields);
-        conform(&mut result.record, fields).map_err(|error| {
-            StepFailure::new(
-                FailureKind::Transform,
-                "schema.invalid",
-                error,
-                &came.record,
-            )
-        })
+        let conforms = self.conform(&mut result.record, output);
+        conforms.map_err(|error| came.refused(FailureKind::Transform, "schema.invalid", &error))
     }
 
     /// The results of a table; no row at all is a rule failure.
-    pub(super) fn decide(
-        &mut self,
-        table: &TablePlan,
-        moving: &Moving,
-    ) -> Result<Vec<(String, FlowValue<'static>)>, StepFailure> {
-        let mut hits: Vec<Vec<FlowValue<'static>>> = Vec::new();
+    fn decide(&mut self, table: &TablePlan, moving: &Moving) -> Stepped<Vec<(String, Value)>> {
+        let mut hits: Vec<Vec<Value>> = vec![Vec::new(); table.results.len()];
+        let mut is_hit = false;
         for row in &table.rows {
-            let mut is_hit = true;
+            if is_hit && !table.collect_all {
+                break;
+            }
+            let mut fits = true;
             for condition in &row.when {
-                is_hit = is_hit && self.is_true(condition, moving)?;
+                fits = fits && self.is_true(condition, moving)?;
             }
-            if is_hit {
-                let values: Result<Vec<_>, _> = row
-                    .then
-                    .iter()
-                    .map(|value| self.evaluate(value, moving))
-                    .collect();
-                hits.push(values?);
-                if !table.collect_all {
-                    break;
-                }
+            is_hit |= fits;
+            for (value, column) in row.then.iter().zip(&mut hits).filter(|_| fits) {
+                column.push(self.evaluate(value, moving)?);
             }
         }
-        if hits.is_empty() {
-            return Err(StepFailure::new(
-                FailureKind::Rule,
-                "rule.unmatched",
-                "no row of the table matches",
-                &moving.record,
-            ));
+        if !is_hit {
+            let message = "no row of the table matches";
+            return Err(moving.refused(FailureKind::Rule, "rule.unmatched", message));
         }
-        let value = |column: usize| {
-            let all: Vec<_> = hits
-                .iter()
-                .filter_map(|row| row.get(column).cloned())
-                .collect();
-            if table.collect_all {
-                FlowValue::list(all)
-            } else {
-                all.into_iter().next().unwrap_or(FlowValue::Null)
-            }
+        let value = |mut column: Vec<Value>| match table.collect_all {
+            true => FlowValue::list(column),
+            false => column.pop().unwrap_or(FlowValue::Null),
         };
-        Ok(table
-            .results
-            .iter()
-            .enumerate()
-            .map(|(at, name)| (name.clone(), value(at)))
-            .collect())
+        let results = table.results.iter().cloned();
+        Ok(results.zip(hits.into_iter().map(value)).collect())
     }
 
     /// The answer of a rule: the only result of a table, or what Rust says.
@@ -358,50 +279,21 @@ impl FlowModel<'_> {
         rule: &TransformPlan,
         moving: &Moving,
         column: Option<&str>,
-    ) -> Result<FlowValue<'static>, StepFailure> {
+    ) -> Stepped<FlowValue<'static>> {
         if let BodyPlan::Table(table) = &rule.body {
-            let results = self.decide(table, moving)?;
-            let wanted = results
-                .into_iter()
-                .find(|(name, _)| column.is_none_or(|column| column == name));
+            let mut results = self.decide(table, moving)?.into_iter();
+            let wanted = results.find(|(name, _)| column.is_none_or(|column| column == name));
             return Ok(wanted.map_or(FlowValue::Null, |(_, value)| value));
         }
-        let refuse = |failure: EvaluationFailure| {
-            StepFailure::of(FailureKind::Rule, failure, &moving.record)
-        };
+        let kind = FailureKind::Rule;
         let Some(function) = self.script.rules.get(&rule.name).copied() else {
             let message = format!("the script has no rule `{}`", rule.name);
-            return Err(refuse(*EvaluationFailure::new("function.missing", message)));
+            return Err(moving.refused(kind, "function.missing", &message));
         };
         let text = moving.record.to_string();
         let record = FlowValue::parse_json(&text, &FlowType::Dynamic);
-        let record =
-            record.map_err(|error| refuse(*EvaluationFailure::new("schema.invalid", error.0)))?;
-        self.attempts(FailureKind::Rule, moving, |_| {
-            function(std::slice::from_ref(&record)).map_err(|failure| *failure)
-        })
-    }
-
-    fn registered(&mut self, name: &str, moving: &Moving) -> Result<Vec<Moving>, StepFailure> {
-        let Some(function) = self.script.transforms.get(name).copied() else {
-            let message = format!("the script has no transform `{name}`");
-            return Err(StepFailure::new(
-                FailureKind::Transform,
-                "function.missing",
-                message,
-                &moving.record,
-            ));
-        };
-        let records = self.attempts(FailureKind::Transform, moving, |_| {
-            function(&moving.record).map_err(|failure| *failure)
-        })?;
-        Ok(records
-            .into_iter()
-            .map(|record| Moving {
-                record,
-                ..moving.clone()
-            })
-            .collect())
+        let record = record.map_err(|error| moving.refused(kind, "schema.invalid", &error.0))?;
+        self.attempts(kind, moving, |_| function(std::slice::from_ref(&record)))
     }
 
     /// Attempts at something that may fail for a while, as the handler of its kind allows.
@@ -409,31 +301,30 @@ impl FlowModel<'_> {
         &mut self,
         kind: FailureKind,
         moving: &Moving,
-        mut attempt: impl FnMut(&mut ModelScript) -> Result<T, EvaluationFailure>,
-    ) -> Result<T, StepFailure> {
-        let handler = self
-            .process
-            .handlers
-            .iter()
-            .find(|handler| handler.failure == kind);
-        let most = handler
-            .and_then(|handler| handler.retry)
-            .map_or(1, |retry| retry.attempts);
+        mut attempt: impl FnMut(&mut ModelScript) -> Result<T, Box<EvaluationFailure>>,
+    ) -> Stepped<T> {
+        let mut handlers = self.process.handlers.iter();
+        let handler = handlers.find(|handler| handler.failure == kind);
+        let retry = handler.and_then(|handler| handler.retry);
+        let most = retry.map_or(1, |retry| retry.attempts);
         let mut used = 0_u32;
         loop {
             used += 1;
-            match attempt(&mut self.script) {
+            let failure = match attempt(&mut self.script) {
                 Ok(value) => return Ok(value),
-                Err(failure) => {
-                    let is_last = u64::from(used) >= most;
-                    // Another attempt at a permanent failure changes nothing.
-                    if is_last || failure.class != tidegate_core::FailureClass::Transient {
-                        let mut failed = StepFailure::of(kind, failure, &moving.record);
-                        failed.attempts = used;
-                        return Err(failed);
-                    }
-                }
+                Err(failure) => failure,
+            };
+            // Another attempt at a permanent failure changes nothing.
+            if u64::from(used) >= most || failure.class != FailureClass::Transient {
+                let mut failed = moving.fails(kind, failure);
+                failed.attempts = used;
+                return Err(failed);
             }
         }
     }
+}
+
+fn json(value: &FlowValue<'_>, moving: &Moving) -> Stepped<String> {
+    let text = value.to_json();
+    text.map_err(|error| moving.refused(FailureKind::Transform, "expr.convert", &error.0))
 }

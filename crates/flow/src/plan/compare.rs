@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{FieldPlan, FlowPlan, StateKind, StatePlan};
+use super::{FieldPlan, FlowPlan, ProcessPlan, StateKind, StatePlan};
 
 /// The fate of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -50,69 +50,52 @@ pub fn compare(
     partitions: &BTreeMap<String, (u32, u32)>,
 ) -> Vec<PlanChange> {
     let mut changes = Vec::new();
-    for (process, plan) in &new.processes {
-        let change = |id: &str, kind, code, text: String| PlanChange {
-            process: process.clone(),
+    let mut add = |process: &str, id: &str, kind, code, text: &str| {
+        changes.push(PlanChange {
+            process: process.to_owned(),
             id: id.to_owned(),
             kind,
             code,
-            text,
-        };
+            text: text.to_owned(),
+        });
+    };
+    let none = ProcessPlan::default();
+    for (name, plan) in &new.processes {
         for source in &plan.sources {
-            if let Some((then, now)) = partitions
-                .get(&source.stream)
-                .filter(|(then, now)| then != now)
-            {
+            let counts = partitions.get(&source.stream);
+            if let Some((then, now)) = counts.filter(|(then, now)| then != now) {
                 let text = format!("had {then} partitions at the last checkpoint and has {now}");
-                changes.push(change(
-                    &source.stream,
-                    PlanChangeKind::Repartitioned,
-                    Some("TG0709"),
-                    text,
-                ));
+                let kind = PlanChangeKind::Repartitioned;
+                add(name, &source.stream, kind, Some("TG0709"), &text);
             }
         }
-        let before = old
-            .processes
-            .get(process)
-            .map_or(&[][..], |plan| &plan.state);
+        let before = &old.processes.get(name).unwrap_or(&none).state;
         for state in &plan.state {
-            changes.push(match before.iter().find(|stored| stored.id == state.id) {
-                None => change(&state.id, PlanChangeKind::Added, None, "is new".to_owned()),
-                Some(stored) => match difference(stored, state) {
-                    None => change(&state.id, PlanChangeKind::Kept, None, "is kept".to_owned()),
-                    Some((code, text)) => {
-                        change(&state.id, PlanChangeKind::NeedsMigration, Some(code), text)
-                    }
-                },
-            });
-        }
-        for stored in before
-            .iter()
-            .filter(|stored| !plan.state.iter().any(|state| state.id == stored.id))
-        {
-            let text = "is no longer declared".to_owned();
-            changes.push(change(
-                &stored.id,
-                PlanChangeKind::Dropped,
-                Some("TG0902"),
-                text,
-            ));
+            let stored = before.iter().find(|stored| stored.id == state.id);
+            match stored.map(|stored| difference(stored, state)) {
+                None => add(name, &state.id, PlanChangeKind::Added, None, "is new"),
+                Some(None) => add(name, &state.id, PlanChangeKind::Kept, None, "is kept"),
+                Some(Some((code, text))) => {
+                    let kind = PlanChangeKind::NeedsMigration;
+                    add(name, &state.id, kind, Some(code), &text);
+                }
+            }
         }
     }
-    for (process, plan) in old
-        .processes
-        .iter()
-        .filter(|(name, _)| !new.processes.contains_key(*name))
-    {
-        changes.extend(plan.state.iter().map(|state| PlanChange {
-            process: process.clone(),
-            id: state.id.clone(),
-            kind: PlanChangeKind::Dropped,
-            code: Some("TG0902"),
-            text: "belongs to a process that is no longer declared".to_owned(),
-        }));
+    for (name, plan) in &old.processes {
+        let (now, text) = match new.processes.get(name) {
+            Some(now) => (now, "is no longer declared"),
+            None => (&none, "belongs to a process that is no longer declared"),
+        };
+        for stored in &plan.state {
+            if !now.state.iter().any(|state| state.id == stored.id) {
+                let kind = PlanChangeKind::Dropped;
+                add(name, &stored.id, kind, Some("TG0902"), text);
+            }
+        }
     }
+    let is_gone = |name: &str| !new.processes.contains_key(name);
+    changes.sort_by_cached_key(|change| (is_gone(&change.process), change.process.clone()));
     changes
 }
 
@@ -133,40 +116,28 @@ fn words(kind: &StateKind) -> String {
 fn difference(stored: &StatePlan, declared: &StatePlan) -> Option<(&'static str, String)> {
     if stored.key != declared.key {
         let (before, now) = (stored.key.join(", "), declared.key.join(", "));
-        return Some((
-            "TG0903",
-            format!("was keyed by {before} and is keyed by {now}"),
-        ));
+        let text = format!("was keyed by {before} and is keyed by {now}");
+        return Some(("TG0903", text));
     }
     if stored.kind != declared.kind {
-        return Some((
-            "TG0901",
-            format!(
-                "was {} and is {}",
-                words(&stored.kind),
-                words(&declared.kind)
-            ),
-        ));
+        let (before, now) = (words(&stored.kind), words(&declared.kind));
+        return Some(("TG0901", format!("was {before} and is {now}")));
     }
     let find =
         |fields: &[FieldPlan], name: &str| fields.iter().find(|field| field.name == name).cloned();
-    for field in &declared.fields {
+    let changed = declared.fields.iter().find_map(|field| {
         let text = match find(&stored.fields, &field.name) {
             Some(before) if before.kind != field.kind => "has another type",
             Some(before) if !before.is_required() && field.is_required() => "is required now",
             None if field.is_required() => "is new and required",
-            Some(_) | None => continue,
+            Some(_) | None => return None,
         };
-        return Some(("TG0901", format!("field `{}` {text}", field.name)));
-    }
+        Some(format!("field `{}` {text}", field.name))
+    });
     let removed = stored
         .fields
         .iter()
         .find(|field| field.is_required() && find(&declared.fields, &field.name).is_none());
-    removed.map(|field| {
-        (
-            "TG0901",
-            format!("required field `{}` was removed", field.name),
-        )
-    })
+    let removed = removed.map(|field| format!("required field `{}` was removed", field.name));
+    changed.or(removed).map(|text| ("TG0901", text))
 }

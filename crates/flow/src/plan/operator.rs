@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{LiteralPlan, PlanExpression};
+use crate::value::paths::{keep, remove};
+use crate::value::{FlowType, JsonRecord, ObjectType};
 
 /// A step, the stream or streams that it reads, and the one that it continues.
 ///
@@ -242,8 +244,36 @@ pub enum BodyPlan {
 pub enum TrimPlan {
     /// Only these stay.
     Keep(Vec<String>),
-    /// All but these stay.
+    /// All but these stay, after a transform.
     Drop(Vec<String>),
+    /// All but these stay, of an input.
+    Except(Vec<String>),
+}
+
+impl TrimPlan {
+    /// Trims the fields of a record.
+    pub(crate) fn trim(&self, record: &mut JsonRecord) {
+        match self {
+            Self::Keep(paths) => keep(record, paths),
+            Self::Drop(paths) | Self::Except(paths) => remove(record, paths),
+        }
+    }
+
+    /// Trims the fields that expressions see.
+    pub(crate) fn trim_type(&self, record: &mut ObjectType) {
+        match self {
+            Self::Keep(paths) => {
+                let kept = paths.iter().map(|path| {
+                    let first = path.split('.').next().unwrap_or(path);
+                    (first, record.field(first).unwrap_or(FlowType::Dynamic))
+                });
+                *record = ObjectType::closed(kept.collect::<Vec<_>>());
+            }
+            Self::Drop(paths) | Self::Except(paths) => {
+                record.fields.retain(|field, _| !paths.contains(field));
+            }
+        }
+    }
 }
 
 /// A decision table.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FieldPlan, LeavePlan, PlanExpression, StepPlan, WayOut};
+use super::{FieldPlan, LeavePlan, PlanExpression, StepPlan, TrimPlan, WayOut};
 
 /// A process: one stage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -90,23 +90,13 @@ pub struct SourcePlan {
     /// The field of the event time.
     pub time: Option<String>,
     /// The fields that stay.
-    pub project: Option<ProjectPlan>,
+    pub project: Option<TrimPlan>,
     /// The condition for a record to come in.
     pub filter: Option<PlanExpression>,
     /// The hold that it feeds.
     pub hold: Option<HoldInputPlan>,
     /// The topic that its records pass first, because the stage has another key.
     pub repartition: Option<String>,
-}
-
-/// Fields of an input that stay.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ProjectPlan {
-    /// Only these.
-    Keep(Vec<String>),
-    /// All but these.
-    Except(Vec<String>),
 }
 
 /// The hold that an input feeds.
@@ -173,6 +163,13 @@ impl FailureKind {
         (Self::Rule, "rule"),
         (Self::Correlation, "correlation"),
     ];
+
+    /// The word of the language.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        let row = Self::ALL.iter().find(|(kind, _)| *kind == self);
+        row.map_or("", |(_, word)| word)
+    }
 }
 
 /// The fate of a kind of failure.
@@ -255,6 +252,21 @@ pub struct StatePlan {
     pub fields: Vec<FieldPlan>,
     /// Bytes that an entry is likely to take.
     pub entry_bytes: u64,
+}
+
+impl StatePlan {
+    pub(crate) fn new(id: String, kind: StateKind, key: Vec<String>, entry_bytes: u64) -> Self {
+        Self {
+            id,
+            kind,
+            key,
+            ttl: None,
+            cleanup: None,
+            timer_ms: None,
+            fields: Vec::new(),
+            entry_bytes,
+        }
+    }
 }
 
 /// How long a value lives.

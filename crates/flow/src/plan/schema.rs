@@ -163,6 +163,13 @@ pub struct SchemaPlan {
     pub fields: Vec<FieldPlan>,
 }
 
+impl SchemaPlan {
+    /// The record that expressions see.
+    pub(crate) fn record(&self) -> ObjectType {
+        object_type(&self.fields)
+    }
+}
+
 /// The shape of the answers of a lookup.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

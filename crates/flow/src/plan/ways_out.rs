@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LeavePlan, OperatorPlan, OtherwisePlan, ProcessPlan, SelectorPlan, SlowPlan};
+use super::{
+    LeavePlan, OnSuccessPlan, OperatorPlan, OtherwisePlan, ProcessPlan, SelectorPlan, SlowPlan,
+};
 
 /// The place of the books that a way out leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,91 +65,78 @@ impl WayOut {
 /// Every way out of a process.
 pub(crate) fn ways_out(name: &str, process: &ProcessPlan) -> Vec<WayOut> {
     let default_dlq = format!("{name}_dlq");
-    let delivered =
-        |by: &str, stream: Option<&str>| WayOut::new(LedgerPlace::Delivered, by, stream);
+    let dead = |by: &str| WayOut::new(LedgerPlace::DeadLettered, by, Some(&default_dlq));
+    let to = |by: &str, stream: &str| WayOut::new(LedgerPlace::Delivered, by, Some(stream));
+    let absorbed = |by: &str| WayOut::new(LedgerPlace::Delivered, by, None);
     let parked = |by: &str| WayOut::new(LedgerPlace::Parked, by, None);
-    let mut ways: Vec<WayOut> = Vec::new();
-    ways.push(WayOut::new(
-        LedgerPlace::DeadLettered,
-        "schema.invalid",
-        Some(&default_dlq),
-    ));
+    let mut ways = vec![dead("schema.invalid")];
     if process.sources.iter().any(|source| source.filter.is_some()) {
-        ways.push(delivered("filter", None));
+        ways.push(absorbed("filter"));
     }
     for handler in &process.handlers {
-        let word = super::FailureKind::ALL
-            .iter()
-            .find(|(kind, _)| *kind == handler.failure);
-        let by = format!("{} failure", word.map_or("", |word| word.1));
+        let by = format!("{} failure", handler.failure.word());
         ways.push(WayOut::leave(&by, &handler.leave));
     }
     for step in &process.steps {
         match &step.operator {
-            OperatorPlan::Filter { .. } => ways.push(delivered("filter", None)),
             OperatorPlan::Validate { .. }
             | OperatorPlan::Enrich { .. }
-            | OperatorPlan::Assign { .. } => {}
-            OperatorPlan::Aggregate { .. } | OperatorPlan::Merge => {}
+            | OperatorPlan::Assign { .. }
+            | OperatorPlan::Aggregate { .. }
+            | OperatorPlan::Merge => {}
+            OperatorPlan::Filter { .. } => ways.push(absorbed("filter")),
+            OperatorPlan::Join { .. } => ways.push(absorbed("join")),
+            OperatorPlan::Emit { stream } => ways.push(to("emit", stream)),
             OperatorPlan::Transform {
                 on_success,
                 on_failure,
                 ..
             } => {
                 for also in on_success {
-                    if let super::OnSuccessPlan::Emit(stream) = also {
-                        ways.push(delivered("on_success", Some(stream)));
+                    if let OnSuccessPlan::Emit(stream) = also {
+                        ways.push(to("on_success", stream));
                     }
                 }
-                if let Some(leave) = on_failure
-                    .as_ref()
-                    .and_then(|failure| failure.leave.as_ref())
-                {
-                    ways.push(WayOut::leave("on_failure", leave));
-                }
+                let leave = on_failure
+                    .iter()
+                    .filter_map(|failure| failure.leave.as_ref());
+                ways.extend(leave.map(|leave| WayOut::leave("on_failure", leave)));
             }
             OperatorPlan::Deduplicate { on_duplicate, .. } => ways.push(match on_duplicate {
                 Some(leave) => WayOut::leave("duplicate", leave),
-                None => delivered("duplicate", None),
+                None => absorbed("duplicate"),
             }),
             OperatorPlan::Window { late, .. } => {
-                ways.push(delivered("window", None));
+                ways.push(absorbed("window"));
                 if process.time.is_some() {
-                    ways.push(match late {
-                        Some(stream) => delivered("late", Some(stream)),
-                        None => WayOut::new(LedgerPlace::DeadLettered, "late", Some(&default_dlq)),
-                    });
+                    let late = late.as_ref();
+                    ways.push(late.map_or_else(|| dead("late"), |stream| to("late", stream)));
                 }
             }
-            OperatorPlan::Join { .. } => ways.push(delivered("join", None)),
             OperatorPlan::Await { on_timeout, .. } => {
                 ways.push(parked("await"));
                 ways.push(WayOut::leave("timeout", on_timeout));
             }
             OperatorPlan::Hold { on_timeout, .. } => {
                 ways.push(parked("hold"));
-                ways.extend(
-                    on_timeout
-                        .as_ref()
-                        .map(|leave| WayOut::leave("timeout", leave)),
-                );
+                let leave = on_timeout.iter();
+                ways.extend(leave.map(|leave| WayOut::leave("timeout", leave)));
             }
             OperatorPlan::Route {
                 selector,
                 arms,
                 otherwise,
             } => {
-                ways.extend(arms.iter().map(|arm| delivered("route", Some(&arm.stream))));
+                ways.extend(arms.iter().map(|arm| to("route", &arm.stream)));
                 if matches!(selector, SelectorPlan::Target(_)) {
-                    ways.push(delivered("route", None));
+                    ways.push(absorbed("route"));
                 }
                 match otherwise {
-                    OtherwisePlan::To(stream) => ways.push(delivered("route", Some(stream))),
+                    OtherwisePlan::To(stream) => ways.push(to("route", stream)),
                     OtherwisePlan::Skip => ways.push(WayOut::lost("otherwise", "skipped")),
                     OtherwisePlan::Fail | OtherwisePlan::Continue => {}
                 }
             }
-            OperatorPlan::Emit { stream } => ways.push(delivered("emit", Some(stream))),
         }
     }
     match &process.slow {

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use tidegate_config::yaml_to_json;
 use tidegate_core::{Code, FailureClass};
 
+use super::compare::difference_of_all;
 use crate::model::{ModelDeadLetter, ModelScript, ScriptedAnswer, ScriptedFailure};
 use crate::value::{FlowValue, JsonRecord};
 
@@ -99,8 +100,15 @@ impl RawExpect {
         self.r#match == RawMatch::Partial
     }
 
-    pub(super) fn is_any_order(&self) -> bool {
-        self.order == RawOrder::Any
+    /// The difference between the records that are expected and those that were found.
+    pub(super) fn difference_of_all(
+        &self,
+        wanted: &[Box<RawValue>],
+        found: &[&str],
+        is_partial: bool,
+    ) -> Option<String> {
+        let wanted: Vec<&str> = wanted.iter().map(|value| value.get()).collect();
+        difference_of_all(&wanted, found, is_partial, self.order == RawOrder::Any)
     }
 }
 

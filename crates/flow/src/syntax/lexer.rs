@@ -90,6 +90,12 @@ pub(super) struct LexedText {
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
+impl LexedText {
+    fn found(&mut self, code: &'static str, span: Span, message: &str) {
+        self.diagnostics.push(Diagnostic::new(code, span, message));
+    }
+}
+
 /// Reads the tokens of a text. The text is at most `u32::MAX` bytes long, by the limit of a file.
 pub(super) fn lex(text: &str, source: u32) -> LexedText {
     let mut lexer = FlowTokenKind::lexer(text);
@@ -115,25 +121,18 @@ pub(super) fn lex(text: &str, source: u32) -> LexedText {
                 if last_bad != Some(range.start) {
                     let shown: String = text[range.clone()].chars().take(1).collect();
                     let message = format!("`{}` has no meaning here", shown.escape_debug());
-                    lexed
-                        .diagnostics
-                        .push(Diagnostic::new("TG0001", span, message));
+                    lexed.found("TG0001", span, &message);
                 }
                 last_bad = Some(range.end);
                 continue;
             }
             Err(LexFault::Comment) => {
-                let message = "this comment has no `*/`";
-                lexed
-                    .diagnostics
-                    .push(Diagnostic::new("TG0002", span.part(0, 2), message));
+                lexed.found("TG0002", span.part(0, 2), "this comment has no `*/`");
                 continue;
             }
             Err(LexFault::Text) => {
                 let message = "this text has no closing quote on its line";
-                lexed
-                    .diagnostics
-                    .push(Diagnostic::new("TG0002", span.part(0, 1), message));
+                lexed.found("TG0002", span.part(0, 1), message);
                 FlowTokenKind::Text
             }
         };

@@ -29,10 +29,8 @@ impl TokenClass {
 
     /// The class as the message "expected …" names it.
     pub(super) fn in_words(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(class, ..)| *class == self)
-            .map_or("", |row| row.2)
+        let row = Self::ALL.iter().find(|(class, ..)| *class == self);
+        row.map_or("", |row| row.2)
     }
 }
 
@@ -128,28 +126,16 @@ impl GrammarItem {
 impl fmt::Display for GrammarItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let joined = |f: &mut fmt::Formatter<'_>, items: &[Self], between: &str| {
-            let texts: Vec<String> = items
-                .iter()
-                .map(|item| item.in_group(between == " "))
-                .collect();
-            let shown: Vec<&str> = texts
-                .iter()
-                .map(String::as_str)
-                .filter(|text| !text.is_empty())
-                .collect();
+            let texts = items.iter().map(|item| item.in_group(between == " "));
+            let shown: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
             f.write_str(&shown.join(between))
         };
         match self {
             Self::Word(word) => write!(f, "\"{word}\""),
+            Self::Class(TokenClass::Field) => f.write_str("NAME"),
             Self::Class(class) => {
                 let row = TokenClass::ALL.iter().find(|(other, ..)| other == class);
-                f.write_str(row.map_or("", |row| {
-                    if *class == TokenClass::Field {
-                        "NAME"
-                    } else {
-                        row.1
-                    }
-                }))
+                f.write_str(row.map_or("", |row| row.1))
             }
             Self::Rule(name, _) => f.write_str(name),
             Self::Sequence(items) => joined(f, items, " "),
@@ -186,12 +172,18 @@ pub(super) fn read(text: &'static str) -> Vec<GrammarRule> {
 
 /// The names before the equals signs at the start of a line.
 fn rule_names(text: &'static str) -> Vec<&'static str> {
-    let lines = text
-        .lines()
-        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()));
-    lines
-        .filter_map(|line| Some(line.split_once(" =")?.0.trim_end()))
-        .collect()
+    let begins = |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase());
+    let lines = text.lines().filter(begins);
+    let names = lines.filter_map(|line| Some(line.split_once(" =")?.0.trim_end()));
+    names.collect()
+}
+
+/// The only item, or all of them together.
+fn one_or(mut items: Vec<GrammarItem>, all: fn(Vec<GrammarItem>) -> GrammarItem) -> GrammarItem {
+    match items.len() {
+        1 => items.remove(0),
+        _ => all(items),
+    }
 }
 
 struct NotationReader {
@@ -233,11 +225,7 @@ impl NotationReader {
         while self.take_if("|") {
             items.push(self.sequence());
         }
-        if items.len() == 1 {
-            items.remove(0)
-        } else {
-            GrammarItem::Choice(items)
-        }
+        one_or(items, GrammarItem::Choice)
     }
 
     fn sequence(&mut self) -> GrammarItem {
@@ -245,11 +233,7 @@ impl NotationReader {
         while !self.rest.starts_with(['|', ')', ']', '}', ';']) {
             items.push(self.item());
         }
-        if items.len() == 1 {
-            items.remove(0)
-        } else {
-            GrammarItem::Sequence(items)
-        }
+        one_or(items, GrammarItem::Sequence)
     }
 
     fn item(&mut self) -> GrammarItem {

@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use super::grammar::{RESERVED, rules};
 use super::lexer::{FlowToken, FlowTokenKind, lex};
-use super::notation::{GrammarItem, ListMarks, Lookahead, TokenClass};
+use super::notation::{GrammarItem as Item, ListMarks, Lookahead, TokenClass};
 use super::tree::{SyntaxTree, TreeNode};
 use crate::{Diagnostic, Span};
-use failure::ParseStop;
+use failure::Parsed;
 
 /// Bytes of one file.
 pub const MAX_FILE: usize = 1 << 20;
@@ -103,11 +103,8 @@ fn check_lengths(tokens: &[FlowToken], source: u32, diagnostics: &mut Vec<Diagno
     for token in tokens {
         if is_name(token.kind) && (token.end - token.start) as usize > MAX_NAME {
             let message = format!("the name is longer than {MAX_NAME} bytes, the limit `name`");
-            diagnostics.push(Diagnostic::new(
-                "TG0016",
-                Span::new(source, token.start, token.end),
-                message,
-            ));
+            let span = Span::new(source, token.start, token.end);
+            diagnostics.push(Diagnostic::new("TG0016", span, message));
         }
     }
 }
@@ -123,7 +120,7 @@ struct FlowParser<'p> {
     steps: Cell<u64>,
     diagnostics: Vec<Diagnostic>,
     /// The furthest token at which something optional was passed over, and what that was.
-    declined: (usize, Vec<&'static GrammarItem>),
+    declined: (usize, Vec<&'static Item>),
     lines: Vec<(u32, u16)>,
     expressions: Vec<(u32, u32)>,
     skipped: Vec<(u32, u32)>,
@@ -218,7 +215,7 @@ impl FlowParser<'_> {
     /// Whether `item` can begin at a token, by up to `left` tokens; `next` answers for what comes after it.
     fn admits(
         &self,
-        item: &'static GrammarItem,
+        item: &'static Item,
         at: usize,
         left: usize,
         next: &mut dyn FnMut(usize, usize) -> bool,
@@ -228,34 +225,30 @@ impl FlowParser<'_> {
             return true;
         }
         match item {
-            GrammarItem::Word(word) => self.word(at) == *word && next(at + 1, left - 1),
-            GrammarItem::Class(TokenClass::Expression) => self.begins_expression(at),
-            GrammarItem::Class(class) => self.fits(*class, at) && next(at + 1, left - 1),
-            GrammarItem::Rule(_, index) => self.admits(&rules()[*index].item, at, left, next),
-            GrammarItem::Sequence(items) => self.admits_all(items, at, left, next),
-            GrammarItem::Choice(items) => {
-                items.iter().any(|item| self.admits(item, at, left, next))
-            }
-            GrammarItem::Optional { item, .. } => {
-                self.admits(item, at, left, next) || next(at, left)
-            }
-            GrammarItem::List(inner, marks) => {
+            Item::Word(word) => self.word(at) == *word && next(at + 1, left - 1),
+            Item::Class(TokenClass::Expression) => self.begins_expression(at),
+            Item::Class(class) => self.fits(*class, at) && next(at + 1, left - 1),
+            Item::Rule(_, index) => self.admits(&rules()[*index].item, at, left, next),
+            Item::Sequence(items) => self.admits_all(items, at, left, next),
+            Item::Choice(items) => items.iter().any(|item| self.admits(item, at, left, next)),
+            Item::Optional { item, .. } => self.admits(item, at, left, next) || next(at, left),
+            Item::List(inner, marks) => {
                 let mut again = |to: usize, left: usize| {
                     left == 0 || next(to, left) || (to > at && self.admits(item, to, left, next))
                 };
                 self.admits(inner, at, left, &mut again) || (!marks.at_least_one && next(at, left))
             }
-            GrammarItem::Labeled(_, item)
-            | GrammarItem::Line(_, item)
-            | GrammarItem::Coded(_, item) => self.admits(item, at, left, next),
-            GrammarItem::Look(Lookahead::Tokens(count)) => next(at, left.max(*count)),
-            GrammarItem::Look(look) => self.allows(*look, at) && next(at, left),
+            Item::Labeled(_, item) | Item::Line(_, item) | Item::Coded(_, item) => {
+                self.admits(item, at, left, next)
+            }
+            Item::Look(Lookahead::Tokens(count)) => next(at, left.max(*count)),
+            Item::Look(look) => self.allows(*look, at) && next(at, left),
         }
     }
 
     fn admits_all(
         &self,
-        items: &'static [GrammarItem],
+        items: &'static [Item],
         at: usize,
         left: usize,
         next: &mut dyn FnMut(usize, usize) -> bool,
@@ -269,7 +262,7 @@ impl FlowParser<'_> {
     }
 
     /// Whether an optional part begins here, by as many tokens as it asks for.
-    fn begins(&mut self, item: &'static GrammarItem) -> bool {
+    fn begins(&mut self, item: &'static Item) -> bool {
         let begins = self.admits(item, self.at, 1, &mut |_, _| true);
         if !begins {
             self.decline(item);
@@ -277,7 +270,7 @@ impl FlowParser<'_> {
         begins
     }
 
-    fn decline(&mut self, item: &'static GrammarItem) {
+    fn decline(&mut self, item: &'static Item) {
         if self.declined.0 != self.at {
             self.declined = (self.at, Vec::new());
         }
@@ -285,36 +278,31 @@ impl FlowParser<'_> {
     }
 
     /// Parses `item` at the current token; `indent` is the depth of the line that it belongs to.
-    fn item(
-        &mut self,
-        item: &'static GrammarItem,
-        indent: u16,
-        out: &mut Vec<TreeNode>,
-    ) -> Result<(), ParseStop> {
+    fn item(&mut self, item: &'static Item, indent: u16, out: &mut Vec<TreeNode>) -> Parsed {
         self.steps.set(self.steps.get() + 1);
         match item {
-            GrammarItem::Word(word) => {
+            Item::Word(word) => {
                 if self.word(self.at) != *word {
                     return Err(self.fail(item, None));
                 }
                 self.at += 1;
                 Ok(())
             }
-            GrammarItem::Class(TokenClass::Expression) => self.expression(item),
-            GrammarItem::Class(class) => {
+            Item::Class(TokenClass::Expression) => self.expression(item),
+            Item::Class(class) => {
                 if !self.fits(*class, self.at) {
                     return Err(self.fail(item, None));
                 }
                 self.at += 1;
                 Ok(())
             }
-            GrammarItem::Rule(name, index) => self.nested(name, |parser| {
+            Item::Rule(name, index) => self.nested(name, |parser| {
                 parser.item(&rules()[*index].item, indent, out)
             }),
-            GrammarItem::Sequence(items) => items
+            Item::Sequence(items) => items
                 .iter()
                 .try_for_each(|item| self.item(item, indent, out)),
-            GrammarItem::Choice(items) => {
+            Item::Choice(items) => {
                 let at = self.at;
                 let pick = |tokens| {
                     items
@@ -326,18 +314,18 @@ impl FlowParser<'_> {
                 };
                 self.item(picked, indent, out)
             }
-            GrammarItem::Optional { item, .. } => match self.begins(item) {
+            Item::Optional { item, .. } => match self.begins(item) {
                 true => self.item(item, indent, out),
                 false => Ok(()),
             },
-            GrammarItem::List(inner, marks) => self.list(item, inner, *marks, indent, out),
-            GrammarItem::Labeled(label, item) => self.labeled(label, item, indent, out),
-            GrammarItem::Line(steps, item) => {
+            Item::List(inner, marks) => self.list(item, inner, *marks, indent, out),
+            Item::Labeled(label, item) => self.labeled(label, item, indent, out),
+            Item::Line(steps, item) => {
                 self.lines.push((index(self.at), indent + steps));
                 self.item(item, indent + steps, out)
             }
-            GrammarItem::Look(_) => Ok(()),
-            GrammarItem::Coded(code, inner) => {
+            Item::Look(_) => Ok(()),
+            Item::Coded(code, inner) => {
                 if !self.admits(inner, self.at, 1, &mut |_, _| true) {
                     return Err(self.fail(inner, Some(code)));
                 }
@@ -347,11 +335,7 @@ impl FlowParser<'_> {
     }
 
     /// Parses what a rule stands for. Only types have themselves inside.
-    fn nested(
-        &mut self,
-        name: &str,
-        parse: impl FnOnce(&mut Self) -> Result<(), ParseStop>,
-    ) -> Result<(), ParseStop> {
+    fn nested(&mut self, name: &str, parse: impl FnOnce(&mut Self) -> Parsed) -> Parsed {
         let types = usize::from(name == "type");
         if self.types + types > MAX_NESTING {
             let message =
@@ -369,10 +353,10 @@ impl FlowParser<'_> {
     fn labeled(
         &mut self,
         label: &'static str,
-        item: &'static GrammarItem,
+        item: &'static Item,
         indent: u16,
         out: &mut Vec<TreeNode>,
-    ) -> Result<(), ParseStop> {
+    ) -> Parsed {
         let from = self.at;
         if DECLARING.contains(&label) {
             self.declared_name(label);
@@ -398,22 +382,19 @@ impl FlowParser<'_> {
         if RESERVED.contains(&word.as_str()) && !is_field && !self.token(self.at).begins_line {
             let message = format!("`{word}` is a reserved word and cannot be a name");
             let help = format!("write another name, or `{word}` in backquotes");
-            self.diagnostics
-                .push(Diagnostic::new("TG0014", span, message).help(help));
+            let found = Diagnostic::new("TG0014", span, message);
+            self.diagnostics.push(found.help(help));
             self.misnamed = Some(self.at);
         }
         if word.starts_with('_') {
             let message =
                 format!("`{word}` begins with `_`: such names are metadata of the record");
-            self.diagnostics
-                .push(Diagnostic::new("TG0014", span, message));
-        } else if !is_field
-            && !RESERVED.contains(&word.as_str())
-            && word.chars().any(|c| c.is_ascii_uppercase())
-        {
+            let found = Diagnostic::new("TG0014", span, message);
+            self.diagnostics.push(found);
+        } else if !is_field && word.chars().any(|c| c.is_ascii_uppercase()) {
             let message = format!("`{word}` is not in snake_case");
-            self.diagnostics
-                .push(Diagnostic::new("TG0015", span, message));
+            let found = Diagnostic::new("TG0015", span, message);
+            self.diagnostics.push(found);
         }
         if label == "name" && self.word(self.at.wrapping_sub(1)) == "process" {
             self.process = Some(word);
@@ -422,12 +403,12 @@ impl FlowParser<'_> {
 
     fn list(
         &mut self,
-        whole: &'static GrammarItem,
-        item: &'static GrammarItem,
+        whole: &'static Item,
+        item: &'static Item,
         marks: ListMarks,
         indent: u16,
         out: &mut Vec<TreeNode>,
-    ) -> Result<(), ParseStop> {
+    ) -> Parsed {
         let opener = self.at.saturating_sub(2);
         let mut seen: BTreeMap<String, Span> = BTreeMap::new();
         let mut is_first = marks.at_least_one;

@@ -49,12 +49,6 @@ impl SyntaxTree {
         }
     }
 
-    /// The text that was parsed.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
     /// The tokens, the last of which is the end of the file.
     #[must_use]
     pub fn tokens(&self) -> &[FlowToken] {
@@ -78,17 +72,15 @@ impl SyntaxTree {
     #[must_use]
     pub fn is_broken(&self, node: SyntaxNode<'_>) -> bool {
         let (from, to) = node.node.tokens;
-        self.skipped
-            .iter()
-            .any(|(start, end)| *start < to && *end > from)
+        let mut skipped = self.skipped.iter();
+        skipped.any(|(start, end)| *start < to && *end > from)
     }
 
     /// The comments between the tokens of a stretch.
     pub(super) fn comments_inside(&self, from: u32, to: u32) -> impl Iterator<Item = &FlowComment> {
-        let first = self
-            .comments
-            .partition_point(|comment| comment.before <= from);
-        let rest = self.comments[first..].iter();
+        let comments = &self.comments;
+        let first = comments.partition_point(|comment| comment.before <= from);
+        let rest = comments[first..].iter();
         rest.take_while(move |comment| comment.before < to)
     }
 
@@ -109,10 +101,9 @@ impl SyntaxTree {
 }
 
 fn outline(node: SyntaxNode<'_>, depth: usize, text: &mut String) {
-    let label = if node.node.label.is_empty() {
-        "file"
-    } else {
-        node.node.label
+    let label = match node.node.label {
+        "" => "file",
+        label => label,
     };
     // Writing to a string cannot fail.
     write!(text, "{}{label}", "  ".repeat(depth)).ok();
@@ -124,6 +115,19 @@ fn outline(node: SyntaxNode<'_>, depth: usize, text: &mut String) {
     text.push('\n');
     for child in node.children() {
         outline(child, depth + 1, text);
+    }
+}
+
+/// Stands for a part that is not there: it has neither words nor parts.
+static NOTHING: TreeNode = TreeNode {
+    label: "",
+    tokens: (u32::MAX, u32::MAX),
+    children: Vec::new(),
+};
+
+impl From<SyntaxNode<'_>> for Span {
+    fn from(node: SyntaxNode<'_>) -> Self {
+        node.span()
     }
 }
 
@@ -149,17 +153,33 @@ impl<'t> SyntaxNode<'t> {
 
     /// All labeled nodes directly inside.
     pub fn children(self) -> impl Iterator<Item = Self> {
-        let tree = self.tree;
-        self.node
-            .children
-            .iter()
-            .map(move |node| SyntaxNode { tree, node })
+        let (tree, children) = (self.tree, self.node.children.iter());
+        children.map(move |node| SyntaxNode { tree, node })
     }
 
     /// The first node of this label directly inside.
     #[must_use]
     pub fn get(self, label: &str) -> Option<Self> {
         self.children().find(|child| child.label() == label)
+    }
+
+    /// The first node of this label directly inside, or one without words where there is none.
+    #[must_use]
+    pub fn child(self, label: &str) -> Self {
+        let tree = self.tree;
+        let node = &NOTHING;
+        self.get(label).unwrap_or(SyntaxNode { tree, node })
+    }
+
+    /// The paths of a list of fields under this label.
+    pub fn paths(self, label: &str) -> impl Iterator<Item = Self> {
+        self.child(label).all("path")
+    }
+
+    /// The names of these paths.
+    #[must_use]
+    pub fn path_names(self, label: &str) -> Vec<String> {
+        self.paths(label).map(SyntaxNode::name).collect()
     }
 
     /// Whether there is a node of this label directly inside.
@@ -182,9 +202,8 @@ impl<'t> SyntaxNode<'t> {
     /// The first tokens as they are written, at most `count`.
     pub fn words(self) -> Vec<&'t str> {
         let (from, to) = self.node.tokens;
-        (from..to)
-            .map(|index| self.tree.token_text(index))
-            .collect()
+        let words = (from..to).map(|index| self.tree.token_text(index));
+        words.collect()
     }
 
     /// The name, without the backquotes that may be around it. A path has its dots.
@@ -203,10 +222,11 @@ impl<'t> SyntaxNode<'t> {
     #[must_use]
     pub fn millis(self) -> u64 {
         let text: String = self.words().concat();
-        let digits = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        let (count, unit) = text.split_at(digits);
+        if text.is_empty() {
+            return 0;
+        }
+        let digits = text.find(|c: char| !c.is_ascii_digit());
+        let (count, unit) = text.split_at(digits.unwrap_or(text.len()));
         let unit = match unit {
             "ms" | "millisecond" | "milliseconds" => 1,
             "s" | "second" | "seconds" => 1_000,
@@ -216,10 +236,8 @@ impl<'t> SyntaxNode<'t> {
             // Weeks: the parser lets nothing else through.
             _ => 604_800_000,
         };
-        count
-            .parse::<u64>()
-            .unwrap_or(u64::MAX)
-            .saturating_mul(unit)
+        let count: u64 = count.parse().unwrap_or(u64::MAX);
+        count.saturating_mul(unit)
     }
 
     /// The index of the first token, and of the one after the last.
@@ -230,17 +248,22 @@ impl<'t> SyntaxNode<'t> {
     /// The place in the file.
     #[must_use]
     pub fn span(self) -> Span {
-        let tokens = &self.tree.tokens;
         let (from, to) = self.node.tokens;
-        let last = tokens[(to.max(from + 1) - 1) as usize];
-        Span::new(self.tree.source, tokens[from as usize].start, last.end)
+        self.head()
+            .to(self.place(to.max(from.saturating_add(1)) - 1))
     }
 
     /// The place of the first token.
     #[must_use]
     pub fn head(self) -> Span {
-        let token = self.tree.tokens[self.node.tokens.0 as usize];
-        Span::new(self.tree.source, token.start, token.end)
+        self.place(self.node.tokens.0)
+    }
+
+    fn place(self, token: u32) -> Span {
+        let token = self.tree.tokens.get(token as usize);
+        token.map_or(Span::default(), |token| {
+            Span::new(self.tree.source, token.start, token.end)
+        })
     }
 
     /// The text as it is written, with blanks in place of comments: what CEL reads.
@@ -268,33 +291,13 @@ impl<'t> SyntaxNode<'t> {
         })
     }
 
-    /// The text between the quotes, with its escapes resolved as far as the language has them.
+    /// The text between the quotes, with the escapes of expressions resolved.
     #[must_use]
     pub fn unquoted(self) -> String {
         let quoted = self.word();
         let inner = quoted.strip_prefix('"').unwrap_or(quoted);
         let inner = inner.strip_suffix('"').unwrap_or(inner);
-        let mut text = String::with_capacity(inner.len());
-        let mut chars = inner.chars();
-        while let Some(c) = chars.next() {
-            if c != '\\' {
-                text.push(c);
-                continue;
-            }
-            match chars.next() {
-                Some('n') => text.push('\n'),
-                Some('t') => text.push('\t'),
-                Some('r') => text.push('\r'),
-                Some('u') => {
-                    let digits: String = chars.by_ref().take(4).collect();
-                    let code = u32::from_str_radix(&digits, 16).ok();
-                    text.push(code.and_then(char::from_u32).unwrap_or('\u{fffd}'));
-                }
-                Some(other) => text.push(other),
-                None => {}
-            }
-        }
-        text
+        crate::expression::unescaped(inner)
     }
 
     /// Whether one pair of parentheses is around the whole node.
@@ -316,6 +319,7 @@ impl<'t> SyntaxNode<'t> {
     /// Whether the first token is a text.
     #[must_use]
     pub fn is_text(self) -> bool {
-        self.tree.tokens[self.node.tokens.0 as usize].kind == FlowTokenKind::Text
+        let token = self.tree.tokens.get(self.node.tokens.0 as usize);
+        token.is_some_and(|token| token.kind == FlowTokenKind::Text)
     }
 }

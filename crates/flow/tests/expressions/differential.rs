@@ -251,22 +251,36 @@ fn is_same(ours: &FlowValue<'_>, theirs: &FlowValue<'_>) -> bool {
     }
 }
 
-fn is_mixed(error: &cel::ExecutionError) -> bool {
-    match error {
-        cel::ExecutionError::UnsupportedBinaryOperator(_, cel::Value::Float(_), other)
-        | cel::ExecutionError::UnsupportedBinaryOperator(_, other, cel::Value::Float(_)) => {
-            matches!(other, cel::Value::Int(_))
+/// Why we have a value where the interpreter has an error. The reverse never happens.
+///
+/// | Kind | Example | Ours | Theirs | The standard |
+/// |---|---|---|---|---|
+/// | mixed | `[1.5, 2].map(x, x + 1)` | `[2.5, 3]` | no overload | no overload for `dyn`; see below |
+/// | NaN | `0.0 / 0.0 < 1` | `false` | no overload | `false`: NaN has no order, and numbers of all types compare |
+///
+/// Mixed is on purpose: JSON writes the values of one field as `10` and `12.5`, so a whole number and a double of
+/// unknown types are added. Where the types are known they are never mixed: the checker refuses `1 + 2.5`, and also
+/// `b ? 1 : 2.5`, as the standard does. Without that, five of 100,000 were mixed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnlyOurs {
+    Mixed,
+    NotANumber,
+}
+
+impl OnlyOurs {
+    fn of(error: &cel::ExecutionError) -> Option<Self> {
+        match error {
+            cel::ExecutionError::UnsupportedBinaryOperator(_, cel::Value::Float(_), other)
+            | cel::ExecutionError::UnsupportedBinaryOperator(_, other, cel::Value::Float(_)) => {
+                matches!(other, cel::Value::Int(_)).then_some(Self::Mixed)
+            }
+            cel::ExecutionError::NoSuchOverload(overload) => {
+                let is_order = ["_<_", "_<=_", "_>_", "_>=_"].contains(&overload.function());
+                let mut kinds = overload.argument_types().iter();
+                (is_order && kinds.any(|kind| kind == "double")).then_some(Self::NotANumber)
+            }
+            _ => None,
         }
-        // NaN is not less than a whole number; there it has no order at all.
-        cel::ExecutionError::NoSuchOverload(overload) => {
-            let is_order = ["_<_", "_<=_", "_>_", "_>=_"].contains(&overload.function());
-            is_order
-                && overload
-                    .argument_types()
-                    .iter()
-                    .any(|kind| kind == "double")
-        }
-        _ => false,
     }
 }
 
@@ -301,7 +315,8 @@ fn random_expressions_have_the_value_of_the_interpreter() {
         .map(|(k, v)| (k.to_owned(), v))
         .into();
     context.add_variable_from_value("m", map);
-    let (mut values, mut failures, mut refused, mut mixed) = (0, 0, 0, 0);
+    let (mut values, mut failures, mut refused) = (0, 0, 0);
+    let mut only_ours = Vec::new();
     for seed in 0..count {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let depth = 1 + u32::try_from(random.below(4)).unwrap();
@@ -328,13 +343,24 @@ fn random_expressions_have_the_value_of_the_interpreter() {
                 values += 1;
             }
             (Err(_), Err(_)) => failures += 1,
-            // Where types are not known before, a whole number and a double are added all the same.
-            (Ok(_), Err(error)) if is_mixed(error) => mixed += 1,
+            (Ok(value), Err(error)) => {
+                let Some(kind) = OnlyOurs::of(error) else {
+                    panic!("seed {seed}: {text}\nours   {ours:?}\ntheirs {theirs:?}");
+                };
+                println!("seed {seed}: {kind:?}: {text} is {value:?}, not {error}");
+                only_ours.push(kind);
+            }
             _ => panic!("seed {seed}: {text}\nours   {ours:?}\ntheirs {theirs:?}"),
         }
     }
-    println!("{values} values, {failures} failures, {refused} refused, {mixed} mixed of {count}");
-    assert!(mixed < count / 100, "{mixed} of {count}");
+    let count_of = |kind| only_ours.iter().filter(|other| **other == kind).count();
+    let [mixed, nan] = [OnlyOurs::Mixed, OnlyOurs::NotANumber].map(count_of);
+    println!("{values} values, {failures} failures, {refused} refused of {count}");
+    println!("only ours: {mixed} mixed, {nan} NaN");
+    assert!(
+        only_ours.len() as u64 * 100 < count,
+        "{mixed} + {nan} of {count}"
+    );
     assert!(values > count / 3, "{values} of {count} have a value");
     assert!(failures > count / 20, "{failures} of {count} fail");
 }

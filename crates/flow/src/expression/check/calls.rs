@@ -5,13 +5,13 @@
     reason = "any other type is refused, also one that is added later"
 )]
 
-use regex::RegexBuilder;
 use tidegate_config::nearest;
 
 use super::operations::{constant, listed, short};
-use super::{Checker, MAX_PATTERN_BYTES, Typed, WRONG};
-use crate::expression::functions::{CallStyle, FUNCTIONS, Function, FunctionRow, MACROS, contains};
-use crate::expression::node::{ExpressionNode, Loop, LoopKind};
+use super::{Checker, Typed, WRONG};
+use crate::expression::functions::{FUNCTIONS, FunctionRow, MACROS};
+use crate::expression::library::pattern;
+use crate::expression::node::{ExpressionNode as Node, Loop, LoopKind};
 use crate::expression::parser::{Syntax, SyntaxKind};
 use crate::value::{FlowType, FlowValue};
 
@@ -29,155 +29,101 @@ impl Checker<'_> {
         if let (Some(range), true) = (target, MACROS.contains(&name)) {
             return self.comprehension(syntax, range, name, arguments);
         }
+        let all = target.into_iter().chain(arguments);
+        let (nodes, kinds): (Vec<_>, Vec<_>) = all.map(|a| self.node(a)).unzip();
+        let found = listed(&kinds);
         if let (None, Some(signature)) = (target, self.scope.functions.get(name)) {
-            let typed: Vec<Typed> = arguments.iter().map(|a| self.node(a)).collect();
-            let fits = typed.len() == signature.parameters.len()
-                && typed
-                    .iter()
-                    .zip(&signature.parameters)
-                    .all(|((_, a), b)| a.fits(b));
-            let nodes = typed.iter().map(|(node, _)| node.clone()).collect();
-            if !fits {
-                let wanted = listed(signature.parameters.iter());
-                let found = listed(typed.iter().map(|(_, kind)| kind));
+            let mut pairs = kinds.iter().zip(&signature.parameters);
+            let is_full = kinds.len() == signature.parameters.len();
+            if !is_full || !pairs.all(|(kind, wanted)| kind.fits(wanted)) {
+                let wanted = listed(&signature.parameters);
                 let message = format!("`{name}` takes ({wanted}), not ({found})");
                 return self.wrong_type(syntax, message, None);
             }
-            return (
-                ExpressionNode::Registered(name.to_owned(), nodes),
-                signature.result.clone(),
-            );
+            let call = Node::Registered(name.to_owned(), nodes);
+            return (call, signature.result.clone());
         }
-        let typed: Vec<Typed> = target
-            .into_iter()
-            .chain(arguments)
-            .map(|a| self.node(a))
-            .collect();
-        let is_named = |row: &&FunctionRow| {
-            let has_style = match row.style {
-                CallStyle::Both => true,
-                CallStyle::Global => target.is_none(),
-                CallStyle::Method => target.is_some(),
-            };
-            row.name == name && has_style
+        let is_method = target.is_some();
+        let mut rows = FUNCTIONS
+            .iter()
+            .filter(|row| row.is_called(name, is_method));
+        let Some(first) = rows.next() else {
+            return self.unknown_function(syntax, is_method, name);
         };
-        let rows: Vec<&FunctionRow> = FUNCTIONS.iter().filter(is_named).collect();
-        let row = rows.iter().find(|row| {
-            row.parameters.len() == typed.len()
-                && row
-                    .parameters
-                    .iter()
-                    .zip(&typed)
-                    .all(|(set, (_, kind))| contains(*set, kind))
-        });
-        match row {
-            Some(row) => self.built_in(syntax, row, typed),
-            None if rows.is_empty() => self.unknown_function(syntax, target.is_some(), name),
-            None => {
-                let found = listed(typed.iter().map(|(_, kind)| kind));
-                let is_double = matches!(typed.as_slice(), [(_, FlowType::Double)]);
-                let help = (name == "decimal" && is_double).then_some(
-                    "a double is not exact; give the digits as text: `decimal(\"0.10\")`",
-                );
-                self.wrong_type(syntax, format!("`{name}` does not take ({found})"), help)
-            }
+        let mut rows = std::iter::once(first).chain(rows);
+        if let Some(row) = rows.find(|row| row.takes(kinds.iter())) {
+            return self.built_in(syntax, row, nodes);
         }
+        let is_double = name == "decimal" && kinds == [FlowType::Double];
+        let help = "a double is not exact; give the digits as text: `decimal(\"0.10\")`";
+        let message = format!("`{name}` does not take ({found})");
+        self.wrong_type(syntax, message, is_double.then_some(help))
     }
 
     fn unknown_function(&mut self, syntax: &Syntax, is_method: bool, name: &str) -> Typed {
-        let built_in = FUNCTIONS.iter().map(|row| row.name).chain(MACROS);
+        let built_in = FUNCTIONS.iter().map(|row| row.name);
+        let built_in = built_in.chain(MACROS).chain(["has"]);
         let registered = self.scope.functions.keys().map(String::as_str);
         let help = match nearest(name, built_in.chain(registered)) {
+            _ if name == "lookup" => Some("write the step `enrich using NAME on …`".to_owned()),
             Some(near) if near != name => Some(format!("did you mean `{near}`?")),
             Some(_) if is_method => Some(format!("it is called as `{name}(x)`")),
             Some(_) => Some(format!("it is called as `x.{name}()`")),
             None => None,
         };
-        let help = match name {
-            "lookup" => Some("write the step `enrich using NAME on …`".to_owned()),
-            _ => help,
-        };
-        self.found(
-            "TG0012",
-            syntax,
-            format!("there is no function `{name}`"),
-            help,
-        );
-        WRONG
+        self.wrong(syntax, format!("there is no function `{name}`"), help)
     }
 
-    fn built_in(&mut self, syntax: &Syntax, row: &FunctionRow, typed: Vec<Typed>) -> Typed {
+    fn built_in(
+        &mut self,
+        syntax: &Syntax,
+        row: &'static FunctionRow,
+        mut nodes: Vec<Node>,
+    ) -> Typed {
         let kind = row.result.clone();
-        let mut nodes: Vec<ExpressionNode> = typed.into_iter().map(|(node, _)| node).collect();
-        if row.function == Function::ToDecimal
-            && let [ExpressionNode::Field(path)] = nodes.as_mut_slice()
-            && path.kind == FlowType::Dynamic
-        {
-            // The digits are still there: they are read as a decimal and never as a double.
-            path.kind = FlowType::Decimal;
-            return (nodes.remove(0), kind);
-        }
-        if let (Function::Matches, [_, ExpressionNode::Constant(FlowValue::String(pattern))]) =
-            (row.function, nodes.as_slice())
-        {
-            return match RegexBuilder::new(pattern)
-                .size_limit(MAX_PATTERN_BYTES)
-                .build()
-            {
-                Ok(regex) => (
-                    ExpressionNode::Matches(Box::new(nodes.remove(0)), regex),
-                    kind,
-                ),
-                Err(error) => {
-                    let message =
-                        format!("the pattern is not a regular expression: {}", short(&error));
-                    self.found("TG0012", syntax, message, None);
-                    WRONG
+        match (row.name, nodes.as_mut_slice()) {
+            ("decimal", [Node::Field(path)]) if path.kind == FlowType::Dynamic => {
+                // The digits are still there: they are read as a decimal and never as a double.
+                path.kind = FlowType::Decimal;
+                (nodes.remove(0), kind)
+            }
+            ("matches", [_, Node::Constant(FlowValue::String(written))]) => {
+                match pattern(written) {
+                    Ok(regex) => {
+                        let text = Box::new(nodes.remove(0));
+                        (Node::Matches(text, regex), kind)
+                    }
+                    Err(error) => {
+                        let error = short(&error);
+                        let message = format!("the pattern is not a regular expression: {error}");
+                        self.wrong(syntax, message, None)
+                    }
                 }
-            };
-        }
-        let is_conversion = matches!(
-            row.function,
-            Function::ToDecimal | Function::ToTimestamp | Function::ToDuration
-        );
-        if is_conversion && matches!(nodes.as_slice(), [ExpressionNode::Constant(_)]) {
-            let node = ExpressionNode::Call(row.function, nodes);
-            return match constant(&node) {
-                Ok(value) => (ExpressionNode::Constant(value), kind),
-                Err(failure) => {
-                    self.found("TG0012", syntax, failure.message, None);
-                    WRONG
+            }
+            ("decimal" | "timestamp" | "duration", [Node::Constant(_)]) => {
+                match constant(&Node::Call(row, nodes)) {
+                    Ok(value) => (Node::Constant(value), kind),
+                    Err(failure) => self.wrong(syntax, failure.message, None),
                 }
-            };
+            }
+            _ => (Node::Call(row, nodes), kind),
         }
-        (ExpressionNode::Call(row.function, nodes), kind)
     }
 
     fn has(&mut self, syntax: &Syntax, arguments: &[Syntax]) -> Typed {
-        let [
-            Syntax {
-                kind: SyntaxKind::Select(operand, name),
-                ..
-            },
-        ] = arguments
-        else {
-            let help = Some("write `has(record.field)`".to_owned());
-            self.found(
-                "TG0012",
-                syntax,
-                "`has` needs one field, with a dot".to_owned(),
-                help,
-            );
-            return WRONG;
-        };
-        let (node, kind) = self.node(operand);
-        if self.field_of(&arguments[0], &kind, name).is_none() {
-            return WRONG;
+        if let [field] = arguments
+            && let SyntaxKind::Select(operand, name) = &field.kind
+        {
+            let (node, kind) = self.node(operand);
+            if self.field_of(field, &kind, name).is_none() {
+                return WRONG;
+            }
+            let has = Node::Has(Box::new(node), name.clone());
+            return (has, FlowType::Boolean);
         }
-        (
-            ExpressionNode::Has(Box::new(node), name.clone()),
-            FlowType::Boolean,
-        )
+        let help = Some("write `has(record.field)`".to_owned());
+        let message = "`has` needs one field, with a dot".to_owned();
+        self.wrong(syntax, message, help)
     }
 
     fn comprehension(
@@ -192,19 +138,17 @@ impl Checker<'_> {
             ("map", [variable, filter, body]) => (variable, Some(filter), body),
             _ => {
                 let message = format!("`{name}` takes a name and an expression");
-                self.found("TG0012", syntax, message, None);
-                return WRONG;
+                return self.wrong(syntax, message, None);
             }
         };
         let SyntaxKind::Name(variable_name) = &variable.kind else {
             let message = format!("the first argument of `{name}` is the name of a variable");
-            self.found("TG0012", variable, message, None);
-            return WRONG;
+            return self.wrong(variable, message, None);
         };
         let (range_node, range_kind) = self.node(range);
         let element = match &range_kind {
             FlowType::List(element) => (**element).clone(),
-            FlowType::Map(_) | FlowType::Object(_) | FlowType::Dynamic => FlowType::Dynamic,
+            kind if kind.has_fields() => FlowType::Dynamic,
             other => {
                 let message = format!("`{name}` needs a list or a map, this is {other}");
                 return self.wrong_type(range, message, None);
@@ -212,42 +156,27 @@ impl Checker<'_> {
         };
         self.locals.push((variable_name.clone(), element.clone()));
         let filter = filter.map(|filter| self.condition(filter, "the filter of `map`"));
-        let (kind, body, result) = match name {
-            "map" => {
+        let (kind, user, result) = match name {
+            "map" => (LoopKind::Map, "", FlowType::Dynamic),
+            "filter" => (LoopKind::Filter, "`filter`", FlowType::list(element)),
+            "all" => (LoopKind::All, "`all`", FlowType::Boolean),
+            "exists" => (LoopKind::Exists, "`exists`", FlowType::Boolean),
+            _ => (LoopKind::ExistsOne, "`exists_one`", FlowType::Boolean),
+        };
+        let (body, result) = match kind {
+            LoopKind::Map => {
                 let (body, kind) = self.node(body);
-                (LoopKind::Map, body, FlowType::list(kind))
+                (body, FlowType::list(kind))
             }
-            "filter" => (
-                LoopKind::Filter,
-                self.condition(body, "`filter`"),
-                FlowType::list(element),
-            ),
-            "all" => (
-                LoopKind::All,
-                self.condition(body, "`all`"),
-                FlowType::Boolean,
-            ),
-            "exists" => (
-                LoopKind::Exists,
-                self.condition(body, "`exists`"),
-                FlowType::Boolean,
-            ),
-            _ => (
-                LoopKind::ExistsOne,
-                self.condition(body, "`exists_one`"),
-                FlowType::Boolean,
-            ),
+            _ => (self.condition(body, user), result),
         };
         self.locals.pop();
-        let range = range_node;
-        (
-            ExpressionNode::Loop(Box::new(Loop {
-                kind,
-                range,
-                filter,
-                body,
-            })),
-            result,
-        )
+        let parts = Loop {
+            kind,
+            range: range_node,
+            filter,
+            body,
+        };
+        (Node::Loop(Box::new(parts)), result)
     }
 }

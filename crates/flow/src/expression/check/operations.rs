@@ -8,15 +8,15 @@
 use std::sync::Arc;
 
 use crate::expression::evaluate::{EvaluationResult, Evaluator};
-use crate::expression::node::ExpressionNode;
+use crate::expression::node::ExpressionNode as Node;
 use crate::expression::parser::BinaryOperator;
 use crate::expression::{
     EvaluationFailure, ExpressionBindings, NoHost, RecordMetadata, StepBudget,
 };
 use crate::value::{FlowType, FlowValue, JsonRecord, MapKey, ValueMap};
 
-pub(super) fn listed<'k>(kinds: impl Iterator<Item = &'k FlowType>) -> String {
-    let names: Vec<String> = kinds.map(FlowType::to_string).collect();
+pub(super) fn listed(kinds: &[FlowType]) -> String {
+    let names: Vec<String> = kinds.iter().map(FlowType::to_string).collect();
     names.join(", ")
 }
 
@@ -43,6 +43,19 @@ pub(super) fn common(mut kinds: impl Iterator<Item = FlowType>) -> FlowType {
     kind
 }
 
+/// Advice about two numbers whose types do not mix.
+pub(super) fn mixed_help(a: &FlowType, b: &FlowType) -> Option<&'static str> {
+    match (a, b) {
+        (FlowType::Decimal, FlowType::Double) | (FlowType::Double, FlowType::Decimal) => {
+            Some("a double is not exact; write the number as `decimal(\"0.10\")`")
+        }
+        (a, b) if a.is_number() && b.is_number() => {
+            Some("convert one of them, for instance by `double(x)`")
+        }
+        _ => None,
+    }
+}
+
 /// The type of an operation; none where the operator does not take these types.
 pub(super) fn result_of(operator: BinaryOperator, a: &FlowType, b: &FlowType) -> Option<FlowType> {
     use BinaryOperator as Op;
@@ -59,10 +72,7 @@ pub(super) fn result_of(operator: BinaryOperator, a: &FlowType, b: &FlowType) ->
         Op::Equal | Op::NotEqual => equal(a, b).then_some(Boolean),
         Op::In => match b {
             FlowType::List(element) => equal(a, element).then_some(Boolean),
-            FlowType::Map(_) | FlowType::Object(_) => {
-                let is_key = matches!(a, FlowType::String | Boolean | Integer | Unsigned | Dynamic);
-                is_key.then_some(Boolean)
-            }
+            FlowType::Map(_) | FlowType::Object(_) => a.is_key().then_some(Boolean),
             other => (*other == Dynamic).then_some(Boolean),
         },
         Op::Less | Op::LessOrEqual | Op::Greater | Op::GreaterOrEqual => {
@@ -115,15 +125,15 @@ pub(super) fn result_of(operator: BinaryOperator, a: &FlowType, b: &FlowType) ->
     }
 }
 
-pub(super) fn constant_list(nodes: &[ExpressionNode]) -> Option<ExpressionNode> {
+pub(super) fn constant_list(nodes: &[Node]) -> Option<Node> {
     let values = nodes
         .iter()
         .map(constant_value)
         .collect::<Option<Vec<_>>>()?;
-    Some(ExpressionNode::Constant(FlowValue::list(values)))
+    Some(Node::Constant(FlowValue::list(values)))
 }
 
-pub(super) fn constant_map(nodes: &[(ExpressionNode, ExpressionNode)]) -> Option<ExpressionNode> {
+pub(super) fn constant_map(nodes: &[(Node, Node)]) -> Option<Node> {
     let mut entries = ValueMap::new();
     for (key, value) in nodes {
         let is_new = entries
@@ -134,18 +144,18 @@ pub(super) fn constant_map(nodes: &[(ExpressionNode, ExpressionNode)]) -> Option
             return None;
         }
     }
-    Some(ExpressionNode::Constant(FlowValue::Map(Arc::new(entries))))
+    Some(Node::Constant(FlowValue::Map(Arc::new(entries))))
 }
 
-fn constant_value(node: &ExpressionNode) -> Option<FlowValue<'static>> {
+fn constant_value(node: &Node) -> Option<FlowValue<'static>> {
     match node {
-        ExpressionNode::Constant(value) => Some(value.clone()),
+        Node::Constant(value) => Some(value.clone()),
         _ => None,
     }
 }
 
 /// The value of a node that reads nothing.
-pub(super) fn constant(node: &ExpressionNode) -> EvaluationResult<FlowValue<'static>> {
+pub(super) fn constant(node: &Node) -> EvaluationResult<FlowValue<'static>> {
     let (record, metadata) = (JsonRecord::default(), RecordMetadata::default());
     let bindings = ExpressionBindings::new(&record, &metadata, &NoHost);
     let mut budget = StepBudget::default();

@@ -2,8 +2,8 @@
 
 use super::super::grammar::RESERVED;
 use super::super::lexer::FlowTokenKind;
-use super::super::notation::GrammarItem;
-use super::failure::ParseStop;
+use super::super::notation::GrammarItem as Item;
+use super::failure::{ParseStop, Parsed};
 use super::{FlowParser, MAX_EXPRESSION, MAX_NESTING, index};
 use crate::{Diagnostic, Span};
 
@@ -28,7 +28,7 @@ impl FlowParser<'_> {
     }
 
     /// Steps over an expression: as long as CEL can continue.
-    pub(super) fn expression(&mut self, item: &'static GrammarItem) -> Result<(), ParseStop> {
+    pub(super) fn expression(&mut self, item: &'static Item) -> Parsed {
         let start = self.at;
         let mut open: Vec<usize> = Vec::new();
         let mut needs_operand = true;

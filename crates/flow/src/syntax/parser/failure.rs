@@ -4,7 +4,7 @@ use tidegate_config::nearest;
 
 use super::super::grammar::rules;
 use super::super::lexer::FlowTokenKind;
-use super::super::notation::{GrammarItem, TokenClass};
+use super::super::notation::{GrammarItem as Item, TokenClass};
 use super::super::unsupported::Unsupported;
 use super::{FlowParser, index};
 use crate::Diagnostic;
@@ -15,6 +15,8 @@ const MAX_LISTED: usize = 6;
 
 /// The part could not be read, and a diagnostic says why.
 pub(super) struct ParseStop;
+
+pub(super) type Parsed = Result<(), ParseStop>;
 
 impl FlowParser<'_> {
     /// Keeps a diagnostic about the current token.
@@ -37,11 +39,7 @@ impl FlowParser<'_> {
     }
 
     /// The current token is not what `item` needs; `code` is the code that the grammar has for it.
-    pub(super) fn fail(
-        &mut self,
-        item: &'static GrammarItem,
-        code: Option<&'static str>,
-    ) -> ParseStop {
+    pub(super) fn fail(&mut self, item: &'static Item, code: Option<&'static str>) -> ParseStop {
         let at = self.at;
         if let Some(diagnostic) = self.unsupported() {
             return self.stop(diagnostic);
@@ -52,7 +50,7 @@ impl FlowParser<'_> {
         } else {
             format!("`{found}`")
         };
-        if matches!(item, GrammarItem::Word("end")) && code.is_none() {
+        if matches!(item, Item::Word("end")) && code.is_none() {
             return self.missing_end(&quoted);
         }
         let mut expected: Vec<Expected> = Vec::new();
@@ -63,9 +61,8 @@ impl FlowParser<'_> {
             }
         }
         expected.dedup();
-        let about = code
-            .and_then(explain)
-            .map_or(String::new(), |row| format!("{}: ", row.text));
+        let about = code.and_then(explain);
+        let about = about.map_or(String::new(), |row| format!("{}: ", row.text));
         let code = code.unwrap_or_else(|| self.number_code().unwrap_or("TG0010"));
         let message = format!("{about}expected {}, found {quoted}", in_words(&expected));
         let mut diagnostic = Diagnostic::new(code, span, message);
@@ -75,9 +72,8 @@ impl FlowParser<'_> {
         });
         if at > 0 && self.word(at - 1) == "dead_letter" {
             let process = self.process.as_deref().unwrap_or("process");
-            diagnostic = diagnostic.help(format!(
-                "name the stream, for instance `dead_letter {process}_dlq`"
-            ));
+            let help = format!("name the stream, for instance `dead_letter {process}_dlq`");
+            diagnostic = diagnostic.help(help);
         } else if let Some(near) = nearest(&found, words) {
             diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
         }
@@ -88,11 +84,8 @@ impl FlowParser<'_> {
     fn number_code(&self) -> Option<&'static str> {
         let is_number = |at: usize| self.token(at).kind == FlowTokenKind::Number;
         let is_unit = |at: usize| !self.word(at).is_empty() && is_unit(self.word(at));
-        let is_bad = is_number(self.at)
-            && self
-                .word(self.at)
-                .bytes()
-                .any(|byte| !byte.is_ascii_digit() && byte != b'.');
+        let mut bytes = self.word(self.at).bytes();
+        let is_bad = is_number(self.at) && bytes.any(|byte| !byte.is_ascii_digit() && byte != b'.');
         let is_after_unit = self.at > 0
             && (is_unit(self.at - 1) || self.fits(TokenClass::ShortDuration, self.at - 1));
         let is_second = is_number(self.at) && is_after_unit;
@@ -101,23 +94,16 @@ impl FlowParser<'_> {
 
     fn missing_end(&mut self, found: &str) -> ParseStop {
         // The opener is the last word of a line that stands further left than what is missing its end.
-        let indent = self
-            .lines
-            .iter()
-            .rev()
-            .find(|(at, _)| *at as usize == self.at)
-            .map_or(0, |line| line.1);
-        let opener = self
-            .lines
-            .iter()
-            .rev()
-            .find(|(at, depth)| *depth <= indent && (*at as usize) < self.at);
+        let mut lines = self.lines.iter().rev();
+        let line = lines.find(|(at, _)| *at as usize == self.at);
+        let indent = line.map_or(0, |line| line.1);
+        let mut lines = self.lines.iter().rev();
+        let opener = lines.find(|(at, depth)| *depth <= indent && (*at as usize) < self.at);
         let opener = opener.map_or(0, |line| line.0 as usize);
         let opened = self.shown(opener);
         let message = format!("`{opened}` has no `end` before {found}");
-        let diagnostic =
-            Diagnostic::new("TG0011", self.span(opener), message).also(self.span(self.at));
-        self.stop(diagnostic)
+        let diagnostic = Diagnostic::new("TG0011", self.span(opener), message);
+        self.stop(diagnostic.also(self.span(self.at)))
     }
 
     /// The diagnostic for a construct of the older language at the current token.
@@ -127,30 +113,17 @@ impl FlowParser<'_> {
         let is_lookup =
             self.word(at + 1) == "=" && self.word(at + 2) == "lookup" && self.word(at + 3) == "(";
         let is_call = self.word(at) == "lookup" && self.word(at + 1) == "(";
-        let (found, place) = if is_call {
-            (
-                Unsupported {
-                    word: "lookup(…)",
-                    code: "TG0806",
-                },
-                at,
-            )
-        } else if is_lookup {
-            (
-                Unsupported {
-                    word: "lookup(…)",
-                    code: "TG0806",
-                },
-                at + 2,
-            )
+        let lookup = Unsupported {
+            word: "lookup(…)",
+            code: "TG0806",
+        };
+        let (found, place) = if is_call || is_lookup {
+            (lookup, if is_call { at } else { at + 2 })
         } else if let Some(found) = Unsupported::find(self.word(at)) {
             (found, at)
-        } else if before == "not"
-            || Unsupported::find(before).is_some_and(|found| found.code == "TG0804")
-        {
-            (Unsupported::find(before)?, at - 1)
         } else {
-            return None;
+            let found = Unsupported::find(before)?;
+            (before == "not" || found.code == "TG0804").then_some((found, at - 1))?
         };
         let message = format!("`{}` is not supported", found.word);
         let row = explain(found.code);
@@ -166,9 +139,8 @@ impl FlowParser<'_> {
         let mut at = self
             .failed_at
             .max(start + usize::from(self.failed_at <= start));
-        let closed_by =
-            Unsupported::find(self.word(self.failed_at)).and_then(Unsupported::closed_by);
-        if let Some(end) = closed_by {
+        let unsupported = Unsupported::find(self.word(self.failed_at));
+        if let Some(end) = unsupported.and_then(Unsupported::closed_by) {
             let is_end = |at: &usize| self.word(*at) == end && self.token(*at).column >= column;
             let inside = (at..self.tokens.len()).take_while(|at| self.word(*at) != "process");
             at = inside.into_iter().find(is_end).map_or(at, |end| end + 1);
@@ -208,7 +180,7 @@ enum Expected {
 }
 
 /// Everything that `item` can begin with. Returns whether it can be empty.
-fn first(item: &'static GrammarItem, out: &mut Vec<Expected>) -> bool {
+fn first(item: &'static Item, out: &mut Vec<Expected>) -> bool {
     let mut add = |expected: Expected| {
         if !out.contains(&expected) {
             out.push(expected);
@@ -216,25 +188,23 @@ fn first(item: &'static GrammarItem, out: &mut Vec<Expected>) -> bool {
         false
     };
     match item {
-        GrammarItem::Word(word) => add(Expected::Word(word)),
-        GrammarItem::Class(class) => add(Expected::Class(*class)),
-        GrammarItem::Rule(_, index) => first(&rules()[*index].item, out),
-        GrammarItem::Sequence(items) => items.iter().all(|item| first(item, out)),
-        GrammarItem::Choice(items) => {
+        Item::Word(word) => add(Expected::Word(word)),
+        Item::Class(class) => add(Expected::Class(*class)),
+        Item::Rule(_, index) => first(&rules()[*index].item, out),
+        Item::Sequence(items) => items.iter().all(|item| first(item, out)),
+        Item::Choice(items) => {
             let empty: Vec<bool> = items.iter().map(|item| first(item, out)).collect();
             empty.contains(&true)
         }
-        GrammarItem::Optional { item, is_published } => {
+        Item::Optional { item, is_published } => {
             if *is_published {
                 first(item, out);
             }
             true
         }
-        GrammarItem::List(item, marks) => first(item, out) || !marks.at_least_one,
-        GrammarItem::Labeled(_, item)
-        | GrammarItem::Line(_, item)
-        | GrammarItem::Coded(_, item) => first(item, out),
-        GrammarItem::Look(_) => true,
+        Item::List(item, marks) => first(item, out) || !marks.at_least_one,
+        Item::Labeled(_, item) | Item::Line(_, item) | Item::Coded(_, item) => first(item, out),
+        Item::Look(_) => true,
     }
 }
 
@@ -244,23 +214,16 @@ fn in_words(expected: &[Expected]) -> String {
     if is_statement {
         return "a statement or `end`".to_owned();
     }
-    let shown = expected
-        .iter()
-        .take(MAX_LISTED)
-        .map(|expected| match expected {
-            Expected::Word(word) => format!("`{word}`"),
-            Expected::Class(class) => class.in_words().to_owned(),
-        });
+    let shown = expected.iter().take(MAX_LISTED);
+    let shown = shown.map(|expected| match expected {
+        Expected::Word(word) => format!("`{word}`"),
+        Expected::Class(class) => class.in_words().to_owned(),
+    });
     let shown: Vec<String> = shown.collect();
-    match (shown.as_slice(), expected.len() > MAX_LISTED) {
-        ([one], _) => one.clone(),
-        (many, true) => format!("one of {}, …", many.join(", ")),
-        (many, false) => {
-            let (last, rest) = many
-                .split_last()
-                .map_or(("", many), |(last, rest)| (last.as_str(), rest));
-            format!("{} or {last}", rest.join(", "))
-        }
+    match shown.as_slice() {
+        many if expected.len() > MAX_LISTED => format!("one of {}, …", many.join(", ")),
+        [rest @ .., last] if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        few => few.concat(),
     }
 }
 
@@ -268,7 +231,6 @@ fn is_unit(word: &str) -> bool {
     let mut units = Vec::new();
     let rule = rules().iter().find(|rule| rule.name == "unit");
     rule.map(|rule| first(&rule.item, &mut units));
-    units
-        .iter()
-        .any(|unit| matches!(unit, Expected::Word(unit) if *unit == word))
+    let is_word = |unit: &Expected| matches!(unit, Expected::Word(unit) if *unit == word);
+    units.iter().any(is_word)
 }
