@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, reason = "the measurements are the output")]
 
 mod api;
+mod connector;
 mod flow;
 mod ids;
 mod kafka;
@@ -20,8 +21,9 @@ mod server;
 use std::process::ExitCode;
 
 /// The benches by name.
-const BENCHES: [(&str, fn()); 8] = [
+const BENCHES: [(&str, fn()); 9] = [
     ("api", api::run),
+    ("connector", connector::run),
     ("flow", flow::run),
     ("ids", ids::run),
     ("kafka", kafka::run),
@@ -35,8 +37,9 @@ const BENCHES: [(&str, fn()); 8] = [
 type RunChild = fn(&[String]);
 
 /// The arguments that make this program one of those that are measured.
-const CHILDREN: [(&str, RunChild); 3] = [
+const CHILDREN: [(&str, RunChild); 4] = [
     (api::CHILD, api::run_child),
+    (connector::CHILD, connector::run_child),
     (logger::CHILD, logger::run_child),
     (queue::CHILD, queue::run_child),
 ];

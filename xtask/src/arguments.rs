@@ -9,7 +9,9 @@ usage: cargo xtask COMMAND
 
   services up|down|status          private PostgreSQL, Redis and Kafka on loopback
   test [--long] [--only PACKAGE]   the gate: fmt, clippy, tidy, doc, every test
-  bench [NAME...] [--json]         measure ours beside the reference; no name lists the benches
+  bench [NAME...] [--json] [--peers DIR]
+                                   measure ours beside the reference; no name lists the benches.
+                                   DIR has a run.sh that runs peers of the connector
   dist                             the binary for others: small, without build paths
   tidy                             layering, links, promises, error pages, names
   mutants [--minutes N] [--sample N] [--seed N] [--only PACKAGE] [--again]
@@ -51,6 +53,8 @@ pub(crate) struct BenchOptions {
     pub(crate) names: Vec<String>,
     /// JSON lines instead of a table.
     pub(crate) json: bool,
+    /// A folder with programs of others that do the same.
+    pub(crate) peers: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -122,11 +126,15 @@ fn test(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> 
     Ok(Command::Test(options))
 }
 
-fn bench(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
+fn bench(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut options = BenchOptions::default();
-    for argument in arguments {
+    while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => options.json = true,
+            "--peers" => {
+                let folder = arguments.next();
+                options.peers = Some(folder.ok_or("bench: --peers takes a folder")?);
+            }
             other if other.starts_with('-') => {
                 return Err(format!("bench: `{other}` is not known"));
             }
@@ -191,10 +199,11 @@ mod tests {
             }))
         );
         assert_eq!(
-            parsed("bench log/append --json"),
+            parsed("bench log/append --json --peers there"),
             Ok(Command::Bench(BenchOptions {
                 names: vec!["log/append".to_owned()],
-                json: true
+                json: true,
+                peers: Some("there".to_owned())
             }))
         );
         assert_eq!(
@@ -218,6 +227,7 @@ mod tests {
             "test --only",
             "tidy now",
             "bench -x",
+            "bench log --peers",
             "mutants --seed",
             "mutants --minutes soon",
         ] {

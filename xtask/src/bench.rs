@@ -15,7 +15,9 @@ use crate::workspace::Workspace;
 
 const PACKAGE: &str = "tidegate-bench";
 /// Benches that measure on a server.
-const ON_SERVERS: [&str; 2] = ["api", "queue"];
+const ON_SERVERS: [&str; 3] = ["api", "outbox", "queue"];
+/// The variable by which a bench is told of a folder with peers.
+const PEERS: &str = "TIDEGATE_BENCH_PEERS";
 const HEAD: [&str; 8] = [
     "bench",
     "ours",
@@ -40,6 +42,9 @@ pub(crate) fn run(workspace: &Workspace, options: &BenchOptions) -> Result<bool>
     }
     command.args(&options.names);
     add_peers(workspace, &mut command);
+    if let Some(folder) = &options.peers {
+        command.env(PEERS, folder);
+    }
     if options
         .names
         .iter()

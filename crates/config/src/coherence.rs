@@ -48,9 +48,14 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
         at_most(&waits, "initial-ms", "max-ms", findings);
     }
     let bindings = entries(&["eventbus", "bindings"]);
+    let clusters = entries(&["log", "clusters"]);
+    let store = root.at(&["store"]).and_then(|store| store.text("url"));
     for binding in &bindings {
         binding::check(binding, topics.as_ref(), findings);
         binding_built::check(binding, findings);
+        if !clusters.is_empty() {
+            binding_built::has_shared_store(binding, store, findings);
+        }
     }
     bound_twice(&bindings, findings);
 }

@@ -93,10 +93,12 @@ impl EventTrace {
     }
 }
 
-/// A time in milliseconds since 1970 as text, such as `2026-05-01T12:00:00Z`; none for a time that no
+/// A time in milliseconds since 1970 as text, such as `2026-05-01T12:00:00.000Z`; none for a time that no
 /// calendar has.
+///
+/// Always three digits after the second, so that texts have one width and sort as times do.
 #[must_use]
 pub fn iso_time(ms: u64) -> Option<String> {
     let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
-    Some(time.to_string())
+    Some(format!("{time:.3}"))
 }

@@ -126,9 +126,14 @@ impl IdempotencyKeys {
     }
 }
 
-/// Whether asking again would give the same answer.
+/// Whether asking again would give the same answer. A request that could not be understood has changed nothing,
+/// and may come again corrected, under its key.
 fn stands(status: StatusCode) -> bool {
     let may_pass = [
+        StatusCode::BAD_REQUEST,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        StatusCode::UNPROCESSABLE_ENTITY,
         StatusCode::UNAUTHORIZED,
         StatusCode::FORBIDDEN,
         StatusCode::REQUEST_TIMEOUT,
@@ -169,7 +174,8 @@ mod tests {
         for (status, expect) in [
             (201, true),
             (204, true),
-            (400, true),
+            (400, false),
+            (422, false),
             (404, true),
             (409, true),
             (401, false),

@@ -24,7 +24,12 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ),
     (
         "tidegate-connector",
-        &["tidegate-core", "tidegate-config", "tidegate-log"],
+        &[
+            "tidegate-core",
+            "tidegate-config",
+            "tidegate-log",
+            "tidegate-store",
+        ],
     ),
     (
         "tidegate-eventlog",

@@ -93,7 +93,10 @@ fn path_lines(from: &str, path: &AuditedPath) -> Vec<String> {
         let left = events(path.not_compared);
         let kind = match reason {
             NotCompared::NoReceiver => format!(" (kind {})", path.kind),
-            NotCompared::NoOrigin | NotCompared::OlderThanOrigin => String::new(),
+            NotCompared::NoOrigin
+            | NotCompared::OlderThanOrigin
+            | NotCompared::TopicGone
+            | NotCompared::MoreReceived => String::new(),
         };
         lines.push(format!("{from}: {left} NOT compared: {reason}{kind}"));
     }

@@ -42,6 +42,8 @@ const FRAME: Duration = Duration::from_millis(50);
 /// How long the API may take to answer after its start.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const STARTS: usize = 3;
+/// How often the API is started again after somebody else ended it.
+const RESTARTS: u32 = 5;
 /// How long the loggers may take for what they do within a moment, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Guests who come at once to the service with the tight settings, and how often they come at most.
@@ -60,6 +62,7 @@ pub(crate) struct OutageStory<F> {
     samples: Vec<OutageSample>,
     is_api_up: bool,
     kills: u32,
+    restarts: u32,
     client: reqwest::Client,
     url: String,
     /// Dropped in this order: the loggers use the API, and both use the directory.
@@ -101,6 +104,7 @@ impl<F: FnMut(&OutageFrame<'_>) -> Result<(), ErrorReport>> OutageStory<F> {
             samples: Vec::new(),
             is_api_up: false,
             kills: 0,
+            restarts: 0,
             tight: None,
             resort,
             api: ApiProcess::new(config, log, url.clone(), client.clone(), clock),
@@ -142,6 +146,7 @@ impl<F: FnMut(&OutageFrame<'_>) -> Result<(), ErrorReport>> OutageStory<F> {
         self.end().await?;
 
         self.begin();
+        self.await_api().await?;
         self.judge().await
     }
 
@@ -229,6 +234,11 @@ impl<F: FnMut(&OutageFrame<'_>) -> Result<(), ErrorReport>> OutageStory<F> {
 
     async fn start_api(&mut self) -> Result<(), ErrorReport> {
         self.api.spawn()?;
+        self.await_api().await
+    }
+
+    /// Waits until the API answers. One that ended is started again.
+    async fn await_api(&mut self) -> Result<(), ErrorReport> {
         let mut starts = 1;
         let end = self.env.clock.elapsed() + START_LIMIT;
         while !self.api.is_ready().await {
@@ -244,6 +254,18 @@ impl<F: FnMut(&OutageFrame<'_>) -> Result<(), ErrorReport>> OutageStory<F> {
         }
         self.is_api_up = true;
         self.look()
+    }
+
+    /// Starts the API again where somebody else ended it. The loggers find out by themselves that it is back.
+    fn keep_api_up(&mut self) -> Result<(), ErrorReport> {
+        if !self.is_api_up || !self.api.has_ended() {
+            return Ok(());
+        }
+        if self.restarts == RESTARTS {
+            return Err(self.api.not_running(&*self.env.disk));
+        }
+        self.restarts += 1;
+        self.api.spawn()
     }
 
     /// Stops the API as an operator would, or kills it.
@@ -354,6 +376,7 @@ impl<F: FnMut(&OutageFrame<'_>) -> Result<(), ErrorReport>> OutageStory<F> {
     ) -> Result<(), ErrorReport> {
         let end = self.env.clock.elapsed() + limit;
         loop {
+            self.keep_api_up()?;
             self.look()?;
             let rest = end.saturating_sub(self.env.clock.elapsed());
             if rest.is_zero() || self.samples.last().is_some_and(&until) {

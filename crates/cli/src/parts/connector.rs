@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use tidegate_client::RemoteComponent;
 use tidegate_config::{Config, Part as Section};
+use tidegate_connector::parked::{self, ParkedStore, parked_store};
 use tidegate_connector::{
     Binding, BindingBooks, BindingOptions, BoundHandler, Connector, ConnectorComponent,
     ConsumedRecord, DltStrategy, ForwardHandler, HandOff, HandlerAnswer, HandlerFailure,
-    HttpHandler, LogHandler, RecordHandler,
+    HttpHandler, LogHandler, OrderingMode, RecordHandler,
 };
 use tidegate_core::books::{Audited, ComponentAccount};
 use tidegate_core::env::{BoxFuture, Env};
@@ -16,12 +17,13 @@ use tidegate_core::{
 };
 use tidegate_log::{LogBackend, LogOptions, OpenLog};
 use tidegate_queue::{NewEvent, Queue, sql};
+use tidegate_store::Dialect;
 
 use super::{InspectionTargets, Part, PartFuture, Process};
 use crate::args::AuditArgs;
 use crate::log;
 use crate::report::ErrorReport;
-use crate::store::OpenedStore;
+use crate::store::{self, OpenedStore, StoreSettings};
 use crate::table;
 
 pub(super) struct ConnectorPart;
@@ -37,7 +39,10 @@ impl Part for ConnectorPart {
             let Some(log) = process.log.clone().filter(|_| !bindings.is_empty()) else {
                 return Ok(());
             };
-            let connector = Connector::on_host(log, &process.env, &host());
+            let mut connector = Connector::on_host(log, &process.env, &host());
+            if let Some(store) = shared_store(process, &bindings).await? {
+                connector = connector.with_store(store);
+            }
             let mut names = Vec::new();
             for options in bindings {
                 names.push(format!("{} ({})", options.name, options.topic));
@@ -77,10 +82,24 @@ impl Part for ConnectorPart {
                     return Ok(());
                 }
             }
+            let settings = inspection.store_settings()?;
+            let store = match uses_store(&options, &settings) {
+                true => store::open_database(&settings, env).await?,
+                false => None,
+            };
+            let mut parked = None;
+            if let Some((store, shown)) = store {
+                let pending = parked::pending(&store).await;
+                if pending.map_err(|error| store::report(&shown, &error.into()))? == 0 {
+                    parked = Some(parked_store(store, env));
+                    inspection.is_store_in_use = true;
+                }
+            }
             let env = env.fork("bindings");
             let offline = OfflineBindings {
                 options,
                 bindings,
+                parked,
                 env,
             };
             inspection.components.push(Arc::new(offline));
@@ -94,6 +113,7 @@ impl Part for ConnectorPart {
 struct OfflineBindings {
     options: LogOptions,
     bindings: Vec<BindingOptions>,
+    parked: Option<Arc<dyn ParkedStore>>,
     env: Env,
 }
 
@@ -101,6 +121,7 @@ impl OfflineBindings {
     async fn open(&self) -> Result<(OpenLog, BindingBooks), Failure> {
         let open = OpenLog::open(&self.options, &self.env, None).await?;
         let books = BindingBooks::new(open.log(), self.bindings.clone());
+        let books = books.with_store(self.parked.clone());
         Ok((open, books))
     }
 }
@@ -140,6 +161,32 @@ impl Component for OfflineBindings {
     fn health(&self) -> BoxFuture<'_, HealthFinding> {
         Box::pin(async { HealthFinding::up() })
     }
+}
+
+/// Whether the rows of bindings can be in this store: on a broker a partition moves between machines.
+fn uses_store(log: &LogOptions, store: &StoreSettings) -> bool {
+    match &log.backend {
+        LogBackend::Embedded(_) => true,
+        LogBackend::Kafka(_) => store.options.dialect() != Some(Dialect::Sqlite),
+    }
+}
+
+/// The store of the bindings: where it is configured, and where the keys of one are ordered.
+async fn shared_store(
+    process: &mut Process,
+    bindings: &[BindingOptions],
+) -> Result<Option<Arc<dyn ParkedStore>>, ErrorReport> {
+    let settings = StoreSettings::of(&process.config)?;
+    let mut bindings = bindings.iter();
+    let is_wanted =
+        settings.is_given || bindings.any(|binding| binding.ordering == OrderingMode::KeyOrdered);
+    if !is_wanted || !uses_store(&LogOptions::from_config(&process.config)?, &settings) {
+        return Ok(None);
+    }
+    let (store, shown) = process.store().await?;
+    let migrated = parked::migrate(&store).await;
+    migrated.map_err(|error| store::report(&shown, &error.into()))?;
+    Ok(Some(parked_store(store, &process.env)))
 }
 
 /// Refuses bindings without a handler, before anything is opened: this program has no others.
@@ -237,8 +284,7 @@ fn named(config: &Config, path: &str, topic: &str) -> Result<Topic, ErrorReport>
     Topic::new(topic).map_err(|error| config.problem(path, &error).into())
 }
 
-/// Publishes each record into the durable queue, under the id of its event. A crash between the publication
-/// and the commit publishes it again, under the same id.
+/// Publishes each record into the durable queue, under the id of its event and once for each id.
 struct QueueHandler {
     queue: Queue,
 }
@@ -266,7 +312,7 @@ impl RecordHandler for QueueHandler {
                 event = event.with_header(name, value);
             }
         }
-        let published = self.queue.publish_all(&[event]).await;
+        let published = self.queue.publish_once(&event).await;
         published.map(drop).map_err(|error| {
             let code = Code::from_static("queue.store");
             let failure = Failure::new(error.class(), code, error.to_string());

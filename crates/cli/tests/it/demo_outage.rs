@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -171,14 +171,41 @@ fn a_chart_that_cannot_be_written_is_said_before_the_demo() {
 }
 
 /// Processes of the API that were started with this in their command line.
-fn processes(text: &str) -> usize {
-    let commands = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+fn processes(text: &str) -> Vec<u32> {
+    let ours = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let entry = entry.ok()?;
         // A process may end while it is looked at.
-        let command = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
-        Some(String::from_utf8_lossy(&command).into_owned())
+        let command = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&command);
+        let is_ours = line.contains(text) && line.contains("--until-stdin-ends");
+        is_ours.then(|| entry.file_name().to_str()?.parse().ok())?
     });
-    let is_ours = |line: &String| line.contains(text) && line.contains("--until-stdin-ends");
-    commands.filter(is_ours).count()
+    ours.collect()
+}
+
+#[test]
+fn an_api_that_somebody_else_kills_is_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().to_str().unwrap().to_owned();
+    let mut child = tidegate(dir.path(), &["demo", "--fast"])
+        .env("TMPDIR", dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("API up")));
+    let [api] = processes(&text)[..] else {
+        panic!("the demo has one process");
+    };
+    let mut kill = Command::new("kill");
+    let kill = kill.args(["-KILL", &api.to_string()]).status();
+    assert!(kill.unwrap().success());
+    let told: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{told:?}");
+    assert!(
+        told.iter().any(|line| line.contains("+ lost 0")),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -195,11 +222,11 @@ fn a_demo_that_is_stopped_or_killed_leaves_no_process() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let is_up = |line: &String| line.contains("API up");
         assert!(lines.map_while(Result::ok).any(|line| is_up(&line)));
-        assert_eq!(processes(&text), 1);
+        assert_eq!(processes(&text).len(), 1);
         signal(&child, name);
         let ended = child.wait().unwrap();
         let end = Instant::now() + LIMIT;
-        while processes(&text) > 0 {
+        while !processes(&text).is_empty() {
             assert!(Instant::now() < end, "the API runs on after {name}");
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -10,6 +10,10 @@
 )]
 
 mod audit;
+mod bindings;
+mod bindings_audit;
+#[path = "../../../log/tests/kafka/broker.rs"]
+mod broker;
 mod check;
 mod command;
 mod config;
@@ -29,6 +33,7 @@ mod logger_path;
 mod outbox;
 mod outbox_audit;
 mod outbox_trouble;
+mod parked;
 mod queue;
 mod queue_books;
 mod queue_live;

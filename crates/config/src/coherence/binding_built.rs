@@ -28,29 +28,33 @@ fn is_default_cluster(binding: &View<'_>, findings: &mut Findings<'_>) {
 }
 
 fn is_built(binding: &View<'_>, findings: &mut Findings<'_>) {
-    let refused = [
-        (
-            "ordering-mode",
-            "KEY_ORDERED",
-            "use STRICT, or RELAXED_IN_RETRY with `concurrency-mode: KEY`",
-        ),
-        (
-            "strategy",
-            "SCHEDULED_REPLAY",
-            "use STORE_ONLY, and replay by hand",
-        ),
-    ];
-    for (key, word, hint) in refused {
-        let view = match key {
-            "strategy" => binding.at(&["dlt"]),
-            _ => Some(binding.clone()),
-        };
-        let Some(view) = view else { continue };
-        if let Some(entry) = view.entry(key).filter(|entry| entry.text() == Some(word)) {
-            let message = format!("is {word}, which this version does not have yet");
-            let problem = findings.at(&entry.spot, &view.path.name(key), message);
-            findings.problem(problem.hint(hint.to_owned()));
-        }
+    let Some(view) = binding.at(&["dlt"]) else {
+        return;
+    };
+    let (key, word) = ("strategy", "SCHEDULED_REPLAY");
+    if let Some(entry) = view.entry(key).filter(|entry| entry.text() == Some(word)) {
+        let message = format!("is {word}, which this version does not have yet");
+        let problem = findings.at(&entry.spot, &view.path.name(key), message);
+        findings.problem(problem.hint("use STORE_ONLY, and replay by hand".to_owned()));
+    }
+}
+
+/// On a broker a partition moves between machines, and the rows of its keys must follow it.
+pub(super) fn has_shared_store(
+    binding: &View<'_>,
+    store: Option<&str>,
+    findings: &mut Findings<'_>,
+) {
+    let (key, word) = ("ordering-mode", "KEY_ORDERED");
+    let is_file = store.is_none_or(|url| url.starts_with("sqlite:"));
+    let entry = binding.entry(key).filter(|_| is_file);
+    if let Some(entry) = entry.filter(|entry| entry.text() == Some(word)) {
+        let message = format!(
+            "is {word} on Kafka, and the store is SQLite, whose rows do not follow a partition to \
+             another machine"
+        );
+        let problem = findings.at(&entry.spot, &binding.path.name(key), message);
+        findings.problem(problem.hint("use PostgreSQL (`store.url`)".to_owned()));
     }
 }
 

@@ -63,14 +63,28 @@ fn strict_order_has_no_tiers() {
         binding("      ordering-mode: strict\n      retry:\n        tiers:\n          - delay: 1s\n"),
         @"tidegate.yaml:8:9: eventbus.bindings.orders.retry.tiers: has tiers, and `ordering-mode` is STRICT (line 6), which keeps a failing record in its place (leave the tiers out, or use KEY_ORDERED to keep delays and the order of a key)");
     let key_ordered = binding("      ordering-mode: key-ordered\n      retry: {tiers: [{}]}\n");
-    assert!(
-        key_ordered.contains("which this version does not have yet"),
-        "{key_ordered}"
-    );
+    assert_eq!(key_ordered, "");
     assert_eq!(
         binding("      ordering-mode: strict\n      retry: {tiers: []}\n"),
         ""
     );
+}
+
+#[test]
+fn ordered_keys_on_a_broker_need_a_store_that_is_shared() {
+    let on_kafka = |store: &str| {
+        problems(&format!(
+            "log: {{clusters: {{default: {{bootstrap-servers: [\"a:1\"]}}}}}}\n{store}eventbus:\n  bindings:\n    \
+             orders: {{topic: t, group-id: g, ordering-mode: KEY_ORDERED, handler: {{log: {{}}}}}}\n"
+        ))
+    };
+    assert!(
+        on_kafka("").contains("the store is SQLite"),
+        "{}",
+        on_kafka("")
+    );
+    assert!(on_kafka("store: {url: \"sqlite://x.db\"}\n").contains("the store is SQLite"));
+    assert_eq!(on_kafka("store: {url: \"postgres://localhost/x\"}\n"), "");
 }
 
 #[test]

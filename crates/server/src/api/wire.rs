@@ -116,7 +116,7 @@ pub(crate) struct AuditedPathSchema {
     compared: u64,
     /// Events that could not be.
     not_compared: u64,
-    /// Why not: `no-receiver`, `no-origin` or `older-than-origin`.
+    /// Why not: `no-receiver`, `no-origin`, `older-than-origin`, `topic-gone` or `more-received`.
     reason: Option<String>,
     /// Delivered events that the receiver does not have.
     missing: Vec<DiscrepancySchema>,

@@ -226,6 +226,8 @@ impl std::convert::From<LogError> for ApiProblem {
             | LogError::Closed
             | LogError::Unavailable { .. }
             | LogError::Refused { .. }
+            | LogError::Forbidden { .. }
+            | LogError::RecordRefused { .. }
             | LogError::Locked { .. }
             | LogError::Format { .. }
             | LogError::Disk { .. }
