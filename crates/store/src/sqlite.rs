@@ -15,6 +15,7 @@
 //! **Invariant:** a transaction that nobody has in hand is rolled back at once. While one is open,
 //! no other process writes to the file.
 
+mod checkpointer;
 mod writer;
 
 use std::sync::Arc;
@@ -39,8 +40,8 @@ const LONGEST_BUSY_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 /// Memory for the pages of the writer, in KiB. A large transaction that does not fit writes its pages twice.
 const WRITER_CACHE_KIB: u32 = 64 * 1024;
 
-/// Pages in the write-ahead log before a commit copies them into the file (128 MiB). The copy is a second sync,
-/// and a page that was written many times meanwhile is copied once.
+/// Pages in the write-ahead log before a commit copies the rest of them into the file (128 MiB). The copy is a
+/// second sync, and a page that was written many times meanwhile is copied once.
 const CHECKPOINT_PAGES: u32 = 32 * 1024;
 
 /// A database in a file. Cloning gives another handle on the same connections.
@@ -85,10 +86,19 @@ impl Sqlite {
             // than the change itself.
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES.to_string());
-        let writer = SqliteWriter::open(writer_options).await.map_err(failed)?;
+        let (commits, committed) = mpsc::channel(1);
+        let checkpoints =
+            checkpointer::checkpoint(connect.clone(), Arc::clone(&env.clock), committed);
+        let writer = SqliteWriter::open(writer_options, commits)
+            .await
+            .map_err(failed)?;
+        drop(
+            env.spawn
+                .spawn("sqlite-checkpointer", Box::pin(checkpoints)),
+        );
         let (operations, waiting) = mpsc::channel(WAITING);
         let task = writer.clone().write(waiting);
-        // It ends with the last handle, whose sender is what keeps it.
+        // Both tasks end with the last handle, whose senders are what keeps them.
         drop(env.spawn.spawn("sqlite-writer", Box::pin(task)));
         let readers = Readers {
             options: connect.read_only(true).create_if_missing(false),

@@ -42,6 +42,8 @@ impl SqlValue for SqlParam {
 pub(crate) struct Conditions {
     sql: String,
     values: Vec<SqlParam>,
+    /// How the rows are found, if they are found by their words.
+    by_words: Option<Dialect>,
 }
 
 impl Conditions {
@@ -105,7 +107,8 @@ impl Conditions {
     }
 
     /// And with words that begin with each of these.
-    pub(crate) fn and_words(self, dialect: Dialect, words: &[String]) -> Self {
+    pub(crate) fn and_words(mut self, dialect: Dialect, words: &[String]) -> Self {
+        self.by_words = Some(dialect);
         // Words hold letters and digits alone, so that nothing in them means anything to either parser.
         match dialect {
             Dialect::Sqlite => {
@@ -258,6 +261,21 @@ impl FromColumns for ListedRow {
     }
 }
 
+/// The same with the count of all events of the listing.
+struct CountedRow {
+    listed: ListedRow,
+    total_count: i64,
+}
+
+impl FromColumns for CountedRow {
+    fn from_columns(row: &impl OwnColumns) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            listed: ListedRow::from_columns(row)?,
+            total_count: row.get(7)?,
+        })
+    }
+}
+
 /// A page of events.
 pub(crate) async fn list_events(
     store: &Store,
@@ -277,18 +295,18 @@ pub(super) async fn list<C: SqlConnection>(
         order,
         paging,
     } = listing;
-    let sql = format!(
-        "SELECT count(*) FROM tidegate_eventlog WHERE true{}",
-        conditions.sql()
-    );
-    let total_count = db
-        .fetch_one(AssertSqlSafe(sql), &conditions.values())
-        .await?;
-    let shown = match &paging.after {
-        Some(cursor) => conditions.and_behind(&order.columns().0, order.is_down(), cursor),
-        None => conditions,
+    let (mut rows, total_count) = match conditions.by_words {
+        Some(dialect) => rows_by_words(db, dialect, conditions, order, &paging).await?,
+        None => {
+            let total_count = count(db, "", &conditions).await?;
+            let shown = match &paging.after {
+                Some(cursor) => conditions.and_behind(&order.columns().0, order.is_down(), cursor),
+                None => conditions,
+            };
+            let rows = rows(db, &shown, order, paging.limit(), paging.offset()).await?;
+            (rows, total_count)
+        }
     };
-    let mut rows = rows(db, &shown, order, paging.limit(), paging.offset()).await?;
     let has_more = paging.cut(&mut rows);
     let next_after = rows
         .last()
@@ -302,6 +320,64 @@ pub(super) async fn list<C: SqlConnection>(
         has_more,
         next_after,
     })
+}
+
+async fn count<C: SqlConnection>(
+    db: &mut C,
+    hint: &str,
+    conditions: &Conditions,
+) -> Result<i64, sqlx::Error> {
+    let sql = format!(
+        "SELECT count(*) FROM tidegate_eventlog{hint} WHERE true{}",
+        conditions.sql()
+    );
+    db.fetch_one(AssertSqlSafe(sql), &conditions.values()).await
+}
+
+/// The rows of a page and the count of all, with one way through the rows that have the words: each of these
+/// is a page of the file somewhere else.
+async fn rows_by_words<C: SqlConnection>(
+    db: &mut C,
+    dialect: Dialect,
+    conditions: Conditions,
+    order: ListOrder,
+    paging: &Paging,
+) -> Result<(Vec<ListedRow>, i64), sqlx::Error> {
+    // Few events have the words, and many belong to a process. SQLite does not know that.
+    let hint = match dialect {
+        Dialect::Sqlite => " NOT INDEXED",
+        Dialect::Postgres => "",
+    };
+    let found = conditions.sql().to_owned();
+    let shown = match &paging.after {
+        Some(cursor) => conditions
+            .clone()
+            .and_behind(&order.columns().0, order.is_down(), cursor),
+        None => conditions.clone(),
+    };
+    let behind = shown.sql().get(found.len()..).unwrap_or_default();
+    let sql = format!(
+        "WITH hits AS MATERIALIZED (
+             SELECT id, at, step_sequence FROM tidegate_eventlog{hint} WHERE true{found}),
+         page AS (
+             SELECT id AS hit FROM hits WHERE true{behind} ORDER BY {by} LIMIT {limit} OFFSET {offset})
+         SELECT id, event_id, execution_id, created_at, body, at, {SEQUENCE},
+             (SELECT count(*) FROM hits)
+         FROM page JOIN tidegate_eventlog ON id = hit ORDER BY {by}",
+        by = order.order_by(),
+        limit = paging.limit(),
+        offset = paging.offset(),
+    );
+    let rows: Vec<CountedRow> = db.fetch_all(AssertSqlSafe(sql), &shown.values()).await?;
+    let total_count = match rows.first() {
+        Some(row) => row.total_count,
+        // A page behind the last one has no row that could tell.
+        None => count(db, hint, &conditions).await?,
+    };
+    Ok((
+        rows.into_iter().map(|row| row.listed).collect(),
+        total_count,
+    ))
 }
 
 /// The first events in an order.

@@ -34,10 +34,15 @@ struct WriterConnection {
     is_lent: bool,
     /// Whether the commit that comes next is asked for.
     may_commit: Arc<AtomicBool>,
+    /// Says that something was committed.
+    commits: mpsc::Sender<()>,
 }
 
 impl SqliteWriter {
-    pub(super) async fn open(options: SqliteConnectOptions) -> Result<Self, sqlx::Error> {
+    pub(super) async fn open(
+        options: SqliteConnectOptions,
+        commits: mpsc::Sender<()>,
+    ) -> Result<Self, sqlx::Error> {
         let may_commit = Arc::new(AtomicBool::new(false));
         let mut connection = connect(&options, &may_commit).await?;
         let busy_timeout = sqlx::query_scalar("PRAGMA busy_timeout");
@@ -49,6 +54,7 @@ impl SqliteWriter {
             busy_timeout,
             is_lent: false,
             may_commit,
+            commits,
         };
         Ok(Self {
             connection: Arc::new(Mutex::new(connection)),
@@ -141,6 +147,10 @@ impl WriterGuard {
         self.writer.may_commit.store(false, Ordering::SeqCst);
         if ended.is_ok() {
             self.writer.is_open = false;
+            if is_commit {
+                // A full channel has said it already.
+                self.writer.commits.try_send(()).ok();
+            }
         }
         ended
     }
