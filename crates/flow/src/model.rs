@@ -14,21 +14,23 @@ mod steps;
 mod transform;
 mod window;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tidegate_core::EventId;
-use tidegate_core::books::{Account, Books, LossReason, Place};
+use tidegate_core::books::{Account, Books, Place};
 
 pub use outputs::{ModelDeadLetter, ModelOutput};
 pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, ScriptedTransform};
 
 use self::memory::{Memory, ModelTimer, state_time};
 use self::outputs::Came;
+use crate::apply::{Refusal, RecordView, slow_loss};
 use crate::expression::{EvaluationFailure, RecordMetadata};
 use crate::plan::{
-    FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SlowPlan, SourcePlan,
+    FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SourcePlan,
 };
 use crate::value::JsonRecord;
 
@@ -81,6 +83,21 @@ impl Moving {
         }
     }
 
+    fn refuses(&self, refusal: Refusal) -> StepFailure {
+        StepFailure {
+            attempts: refusal.attempts,
+            ..self.fails(refusal.kind, refusal.failure)
+        }
+    }
+
+    const fn view(&self) -> RecordView<'_> {
+        RecordView {
+            record: &self.record,
+            metadata: &self.metadata,
+            time: self.time,
+        }
+    }
+
     fn refused(&self, kind: FailureKind, code: &'static str, message: &str) -> StepFailure {
         self.fails(kind, EvaluationFailure::new(code, message))
     }
@@ -126,11 +143,13 @@ pub struct FlowModel<'p> {
     plan: &'p FlowPlan,
     process: &'p ProcessPlan,
     name: String,
-    script: ModelScript,
+    script: RefCell<ModelScript>,
     /// The clock in milliseconds since 1970; none before the first record.
     clock: Option<i64>,
     is_slow: bool,
     memory: Memory,
+    /// The memory after a timer took out its entry.
+    taken_out: Option<Memory>,
     offsets: BTreeMap<String, i64>,
     /// The results of the record or timer that is being worked on.
     results: outputs::Results,
@@ -149,10 +168,11 @@ impl<'p> FlowModel<'p> {
             plan,
             process: plan.processes.get(process)?,
             name: process.to_owned(),
-            script,
+            script: RefCell::new(script),
             clock: None,
             is_slow: false,
             memory: Memory::default(),
+            taken_out: None,
             offsets: BTreeMap::new(),
             results: outputs::Results::default(),
             outputs: Vec::new(),
@@ -208,7 +228,7 @@ impl<'p> FlowModel<'p> {
 
     /// One record of one input, from its bytes to its last place.
     fn take(&mut self, source: &SourcePlan, value: &[u8], metadata: RecordMetadata, id: EventId) {
-        let loss = self.slow_loss(id).filter(|_| self.is_slow);
+        let loss = slow_loss(&self.process.slow, id).filter(|_| self.is_slow);
         if let Some(reason) = loss {
             return self.results.settle(&[id], Place::Lost(reason));
         }
@@ -245,22 +265,6 @@ impl<'p> FlowModel<'p> {
         input.last_seen = now;
     }
 
-    /// The reason for which a record is lost while the process is slow.
-    fn slow_loss(&self, id: EventId) -> Option<LossReason> {
-        match &self.process.slow {
-            SlowPlan::Block | SlowPlan::BlockAlert { .. } => None,
-            SlowPlan::Drop { .. } => Some(LossReason::from_static("slow_drop")),
-            SlowPlan::Sample { rate, .. } => {
-                // The hash of the id, so that a replay keeps the same ones.
-                let hashed = EventId::derived(&[&id.to_string()]).as_u128();
-                #[expect(clippy::cast_precision_loss, reason = "a share of records, not money")]
-                let share = (hashed >> 64) as f64 / 18_446_744_073_709_551_616.0;
-                let is_kept = share < rate.parse().unwrap_or(1.0);
-                (!is_kept).then(|| LossReason::from_static("slow_sample"))
-            }
-        }
-    }
-
     /// Moves the clock; timers that become due fire in their order.
     pub fn advance(&mut self, by: Duration) {
         let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
@@ -290,23 +294,37 @@ impl<'p> FlowModel<'p> {
 
     /// The time that timers run on: the watermark, or the clock.
     fn progress(&self) -> i64 {
-        let Some(time) = &self.process.time else {
+        if self.process.time.is_none() {
             return self.now();
+        }
+        self.memory.watermark
+    }
+
+    /// Moves the watermark, which never goes back.
+    fn move_watermark(&mut self) {
+        let Some(time) = &self.process.time else {
+            return;
         };
         let idle = i64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
         let newest = self.memory.newest(self.now(), idle);
-        newest.saturating_sub(ms(time.watermark_delay_ms))
+        let watermark = newest.saturating_sub(ms(time.watermark_delay_ms));
+        self.memory.watermark = self.memory.watermark.max(watermark);
     }
 
     fn fire_due(&mut self) {
+        self.move_watermark();
         while let Some(timer) = self.memory.pop_due(self.progress()) {
             self.fire(&timer);
         }
     }
 
     fn fire(&mut self, timer: &ModelTimer) {
+        self.taken_out = None;
         if let Err(failure) = self.fired(timer) {
-            // The timer took its entry out for good: the handler gets the record as it was.
+            // The timer took its entry out for good, and nothing else stays: the handler gets the record as it was.
+            if let Some(memory) = self.taken_out.take() {
+                self.memory = memory;
+            }
             self.results.clear();
             let value = failure.moving.record.to_string();
             self.handle(&failure, &Came::of(&failure.moving, &value));
@@ -352,7 +370,7 @@ impl<'p> FlowModel<'p> {
         let plan = self.process.state.iter().find(|state| state.id == id);
         plan.map_or_else(BTreeMap::new, |plan| {
             let time = state_time(plan, self.now(), self.progress());
-            self.memory.state.shown(plan, time)
+            self.memory.state.borrow().shown(plan, time)
         })
     }
 

@@ -5,12 +5,14 @@ pub mod chain;
 pub mod changelog;
 mod lifecycle;
 mod machine;
+pub mod operators;
 mod planted_bugs;
 pub mod recovery;
 mod shard;
 pub mod state;
 mod task;
 pub mod task_state;
+mod timers;
 
 pub use lifecycle::{InitStep, StageEvent, StageState};
 pub use machine::{

@@ -1,5 +1,8 @@
 //! The state of one task, as the operators see it.
 
+pub(crate) mod codec;
+pub(crate) mod journal;
+
 use std::ops::ControlFlow;
 
 use bytes::Bytes;

@@ -1,10 +1,12 @@
 //! Everything that is kept between records.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::window::OpenWindow;
 use super::{Moving, ms};
-use crate::plan::{StateKind, StatePlan};
+use crate::apply::unset;
+use crate::plan::StatePlan;
 use crate::value::FlowValue;
 
 /// Something that happens later to an entry of a step.
@@ -42,16 +44,33 @@ pub(super) struct KeptRecord {
 type ByKey<T> = BTreeMap<(usize, String), T>;
 
 /// Everything that a process remembers.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Memory {
     inputs: BTreeMap<String, InputProgress>,
-    pub(super) state: StateValues,
+    /// The event time that all inputs have passed.
+    pub(super) watermark: i64,
+    pub(super) state: RefCell<StateValues>,
     /// When the first record of a key was seen.
     pub(super) seen: ByKey<i64>,
     pub(super) kept: ByKey<Vec<KeptRecord>>,
     pub(super) windows: ByKey<Vec<OpenWindow>>,
     timers: BTreeMap<(i64, u64), ModelTimer>,
     numbers: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            inputs: BTreeMap::new(),
+            watermark: i64::MIN,
+            state: RefCell::default(),
+            seen: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            numbers: 0,
+        }
+    }
 }
 
 impl Memory {
@@ -128,19 +147,6 @@ impl StateValue {
             };
             time >= since.saturating_add(ms(ttl.after_ms))
         })
-    }
-}
-
-/// The value of a state before it was ever written.
-fn unset(plan: &StatePlan) -> FlowValue<'static> {
-    let StateKind::Local(kind) = &plan.kind else {
-        return FlowValue::Null;
-    };
-    match kind.as_str() {
-        "counter" => FlowValue::Integer(0),
-        "map" => FlowValue::map(Vec::<(&str, FlowValue<'static>)>::new()),
-        "list" => FlowValue::list(Vec::new()),
-        _ => FlowValue::Null,
     }
 }
 

@@ -1,0 +1,3 @@
+//! Tests of the stage runtime.
+
+mod operators;
