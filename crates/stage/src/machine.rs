@@ -110,7 +110,7 @@ pub enum Effect {
 }
 
 /// Makes the operators of a task.
-pub type NewOperators = Arc<dyn Fn() -> Box<dyn TaskOperators> + Send + Sync>;
+pub type NewOperators = Arc<dyn Fn() -> Result<Box<dyn TaskOperators>, Failure> + Send + Sync>;
 
 /// A commit on its way.
 #[derive(Debug, Default)]
@@ -407,7 +407,10 @@ impl Machine {
             effects.push(Effect::Seek(at.clone(), fence, position));
             inputs.push(TaskInput::new(at, fence, position.0));
         }
-        let chain = (self.new_operators)();
+        let chain = match (self.new_operators)() {
+            Ok(chain) => chain,
+            Err(failure) => return self.fail(failure, effects),
+        };
         let task = Task::new(partition, inputs, chain, recovered, now_ms);
         self.tasks.insert(partition, task);
     }
@@ -421,7 +424,7 @@ impl Machine {
             let Some(task) = self.tasks.get_mut(&partition) else {
                 continue;
             };
-            let position = |index| Some(positions?.get(index)?.offset.0);
+            let position = |index: usize| Some(positions?.get(index)?.offset.0);
             task.committed(first_piece.is_some(), first_piece.and_then(position));
             if let Some(cut) = task.cut() {
                 let at = TopicPartition::new(self.options.changelog.clone(), partition);
@@ -585,7 +588,10 @@ impl Machine {
             in_flight.metrics.append(&mut task.out.metrics);
             let letters = outputs.iter().filter(|output| output.dead_letter_of.is_some());
             self.in_flight_counts.dead_letters += letters.count() as u64;
-            let appends = appends(&self.options, &mut self.round_robin, outputs);
+            let appends = match appends(&self.options, &mut self.round_robin, outputs) {
+                Ok(appends) => appends,
+                Err(failure) => return self.fail(failure, effects),
+            };
             self.in_flight_counts.records_out += appends.len() as u64;
             let Some(task) = self.tasks.get_mut(&partition) else {
                 continue;
@@ -665,12 +671,13 @@ fn appends(
     options: &MachineOptions,
     round_robin: &mut u32,
     outputs: Vec<crate::chain::StageOutput>,
-) -> Vec<Append> {
+) -> Result<Vec<Append>, Failure> {
     let mut appends = Vec::with_capacity(outputs.len());
     for output in outputs {
-        // Every stream of the plan has its topic; the start refuses a plan without.
         let Some(sink) = options.sinks.get(&*output.stream) else {
-            continue;
+            let code = Code::from_static("stage.stream.unknown");
+            let message = format!("the stream `{}` has no topic", output.stream);
+            return Err(Failure::new(FailureClass::System, code, message));
         };
         let mut record = tidegate_log::Record {
             key: output.key,
@@ -682,7 +689,7 @@ fn appends(
             let name = tidegate_core::dead_letter::name::GROUP;
             record = record.header(name, &options.group);
             let topic = options.inputs.get(input).map_or("", Topic::as_str);
-            record = record.header(DEAD_LETTER_INPUT, topic);
+            record = record.header(crate::machine::INPUT, topic);
         }
         let record = record.event_id(output.id);
         let append = Append::new(sink.topic.clone(), record);
@@ -701,8 +708,8 @@ fn appends(
             }
         }
     }
-    appends
+    Ok(appends)
 }
 
-/// The header of a dead letter that names the topic of the record, in whose books it stands.
-pub const DEAD_LETTER_INPUT: &str = "x-tidegate-stage-input";
+/// The header of a dead letter that names the topic it came from.
+pub(crate) const INPUT: &str = "x-tidegate-input";

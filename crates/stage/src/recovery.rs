@@ -337,6 +337,12 @@ impl Replay {
         Ok(())
     }
 
+    /// Whether the committed epoch is there whole.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.complete == Some(self.mark.epoch)
+    }
+
     /// The end of the changelog: what was read must be what was committed.
     ///
     /// # Errors

@@ -49,8 +49,6 @@ impl std::fmt::Debug for ShardQuestion {
 pub(crate) struct ShardStatus {
     pub(crate) counts: MachineCounts,
     pub(crate) tasks: Vec<TaskStatus>,
-    /// Whether it had an answer of its session once.
-    pub(crate) is_ready: bool,
 }
 
 /// A shard, ready to run.
@@ -62,8 +60,11 @@ pub(crate) struct Shard {
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) questions: mpsc::UnboundedReceiver<ShardQuestion>,
     pub(crate) status: Arc<Mutex<ShardStatus>>,
-    pub(crate) on_metrics: Arc<dyn Fn(Vec<(usize, String)>) + Send + Sync>,
+    pub(crate) on_news: OnNews,
 }
+
+/// Told after each committed epoch: counts, values of declared metrics, bytes of state.
+pub(crate) type OnNews = Arc<dyn Fn(MachineCounts, Vec<(usize, String)>, u64) + Send + Sync>;
 
 type CommitFuture = Pin<Box<dyn Future<Output = Result<Option<Vec<RecordPosition>>, LogError>> + Send>>;
 type Recovered = (i32, Fence, Result<RecoveredTask, Failure>);
@@ -177,15 +178,14 @@ impl Shard {
 
     fn tell(&mut self) {
         let metrics = self.machine.take_metrics();
-        if !metrics.is_empty() {
-            (self.on_metrics)(metrics);
-        }
-        let mut status = self.status.lock();
-        status.is_ready = true;
         let counts = self.machine.counts();
-        if status.counts != counts || status.tasks.is_empty() {
+        let mut status = self.status.lock();
+        if status.counts != counts || status.tasks.is_empty() || !metrics.is_empty() {
             status.counts = counts;
             status.tasks = self.machine.tasks().collect();
+            let bytes = status.tasks.iter().map(|task| task.bytes).sum();
+            drop(status);
+            (self.on_news)(counts, metrics, bytes);
         }
     }
 
@@ -314,11 +314,29 @@ impl RecoverySettings {
         Ok(recovered)
     }
 
-    /// Reads the state that belongs to committed offsets.
+    /// Reads the state that belongs to committed offsets, of a task that nobody else runs.
     pub(crate) async fn read(
         &self,
         partition: i32,
         committed: &[InputCommitted],
+    ) -> Result<RecoveredTask, Failure> {
+        self.replay(partition, committed, false).await
+    }
+
+    /// Reads the state that belongs to committed offsets; frames of later epochs are left where they are.
+    pub(crate) async fn read_committed(
+        &self,
+        partition: i32,
+        committed: &[InputCommitted],
+    ) -> Result<RecoveredTask, Failure> {
+        self.replay(partition, committed, true).await
+    }
+
+    async fn replay(
+        &self,
+        partition: i32,
+        committed: &[InputCommitted],
+        may_be_behind: bool,
     ) -> Result<RecoveredTask, Failure> {
         let described = self.again(|| self.log.describe(&self.changelog)).await?;
         let mut partitions = described.partitions.iter();
@@ -360,6 +378,9 @@ impl RecoverySettings {
                 Err(error) => return Err(error.into()),
             };
             for stored in &batch.records {
+                if may_be_behind && replay.is_complete() {
+                    return replay.finish(committed).map_err(refused);
+                }
                 let frame = stored.record.value.clone().unwrap_or_default();
                 replay.frame(stored.offset.0, &frame).map_err(refused)?;
             }

@@ -50,7 +50,7 @@ impl EntryKey {
 ///
 /// An implementation must keep: an epoch is applied whole; entries are in the order of their keys; nothing of an epoch
 /// that was not applied is ever seen.
-pub trait StateBackend: Send + fmt::Debug {
+pub trait StateBackend: Send + Sync + fmt::Debug {
     /// The last epoch that was applied; 0 before the first one.
     fn epoch(&self) -> u64;
 
