@@ -430,8 +430,8 @@ pub struct Join {
     /// released. So the tasks of a stage have their inputs in one place.
     ///
     /// All members name the same ones: the embedded log refuses others. On Kafka a group subscribes only
-    /// to the topic itself, so that the broker forgets what it committed of these seven days after the
-    /// last commit (`offsets.retention.minutes`): commit them now and then, moved or not.
+    /// to the topic itself. So the broker forgets what was committed of these seven days after the last
+    /// commit (`offsets.retention.minutes`). Commit them now and then, moved or not.
     pub co_partitioned: Vec<Topic>,
     /// A name that is this member's across restarts: it fences an earlier process of that name,
     /// and names its transactions on Kafka. Without one, a random name.
