@@ -130,7 +130,7 @@ pub struct PendingRecord {
 ///
 /// An implementation must keep: the same calls with the same state give the same results, so that an epoch that is
 /// done again is done alike; a record that fails leaves the state as it was, and takes the way of its handler.
-pub trait TaskOperators: Send + fmt::Debug {
+pub trait TaskOperators: Send + Sync + fmt::Debug {
     /// The topics that it reads: the streams of the sources, then the repartition topics.
     fn inputs(&self) -> &[ChainInput];
 
