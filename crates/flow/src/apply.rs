@@ -18,7 +18,7 @@ use crate::plan::{
     ProcessPlan, SelectorPlan, SlowPlan, SourcePlan, StateKind, StatePlan, TablePlan, TargetPlan,
     TransformPlan, TrimPlan, conform, is_literal,
 };
-use crate::value::paths::{last_name, raw_at, set_at};
+use crate::value::paths::{key_of, last_name, raw_at, set_at};
 use crate::value::{FlowType, FlowValue, JsonRecord, MapKey, ValueMap};
 
 type Value = FlowValue<'static>;
@@ -157,6 +157,15 @@ pub fn state_plan<'p>(process: &'p ProcessPlan, name: &str) -> Option<&'p StateP
     process.state.iter().find(is_named)
 }
 
+/// The key of a declared state for a record; state that Rust brings has the key of the record itself.
+#[must_use]
+pub fn state_key(plan: &StatePlan, view: RecordView<'_>) -> String {
+    if plan.kind == StateKind::Uses {
+        return view.metadata.key.clone().unwrap_or_default();
+    }
+    key_of(view.record, &plan.key)
+}
+
 /// The value of a state before it was ever written.
 #[must_use]
 pub fn unset(plan: &StatePlan) -> Value {
@@ -213,11 +222,7 @@ impl Apply<'_> {
     ///
     /// # Errors
     /// The bytes are no record of the input's schema: `schema.invalid`.
-    pub fn decode(
-        &self,
-        source: &SourcePlan,
-        value: &[u8],
-    ) -> Applied<(JsonRecord, Option<i64>)> {
+    pub fn decode(&self, source: &SourcePlan, value: &[u8]) -> Applied<(JsonRecord, Option<i64>)> {
         let invalid =
             |message: String| Refusal::new(FailureKind::Transform, "schema.invalid", message);
         let record = JsonRecord::parse(value);
@@ -341,7 +346,8 @@ impl Apply<'_> {
                     let key = key.transpose()?;
                     let entry = key.as_ref().map(|key| {
                         let message = || format!("{} is no key of a map", key.kind());
-                        let refuse = || Refusal::new(FailureKind::Transform, "expr.type", message());
+                        let refuse =
+                            || Refusal::new(FailureKind::Transform, "expr.type", message());
                         MapKey::of(key).ok_or_else(refuse)
                     });
                     let entry = entry.transpose()?;

@@ -27,11 +27,9 @@ pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, Scr
 
 use self::memory::{Memory, ModelTimer, state_time};
 use self::outputs::Came;
-use crate::apply::{Refusal, RecordView, slow_loss};
+use crate::apply::{RecordView, Refusal, slow_loss};
 use crate::expression::{EvaluationFailure, RecordMetadata};
-use crate::plan::{
-    FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SourcePlan,
-};
+use crate::plan::{FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SourcePlan};
 use crate::value::JsonRecord;
 
 /// How long an input may be silent before it stops holding back the watermark.

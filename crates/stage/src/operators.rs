@@ -37,13 +37,11 @@ pub use self::registered::{LookupFunction, RegisteredFunctions, RuleFunction, Tr
 use self::combine::Kept;
 use self::moving::{InputEvent, Moving, StepFailure, ms, timestamp};
 use self::results::{Came, InHand, Results, is_foreign};
-use crate::chain::{
-    ChainInput, ChainOutput, InputRecord, PendingRecord, TaskOperators, TaskTime,
-};
+use crate::chain::{ChainInput, ChainOutput, InputRecord, PendingRecord, TaskOperators, TaskTime};
 use crate::task_state::codec::{Reader, Writer, split_key};
 use crate::task_state::journal::{Journal, rows, rows_from};
 use crate::task_state::{TableId, TaskState};
-use crate::timers;
+use crate::timers::{self, Timer};
 
 /// The table of the chain itself: its progress, the names of the tables, and events that wait in several places.
 const CHAIN: TableId = TableId(0);
@@ -178,7 +176,12 @@ impl ChainPlan {
     /// How long an input may be silent.
     fn idle_timeout(&self, stream: &str) -> i64 {
         let default = u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
-        ms(self.options.idle_timeout_ms.get(stream).copied().unwrap_or(default))
+        ms(self
+            .options
+            .idle_timeout_ms
+            .get(stream)
+            .copied()
+            .unwrap_or(default))
     }
 }
 
@@ -206,6 +209,8 @@ struct Progress {
     inputs: Vec<InputProgress>,
     /// No timer is due before this; it is read from the timers.
     first_due: i64,
+    /// When the first of the timers is due that were set since somebody looked.
+    first_set: i64,
 }
 
 impl Progress {
@@ -398,7 +403,10 @@ impl TaskChain {
             let topics = topics.chain(found.steps.iter().flat_map(|step| &step.repartition));
             topics.for_each(|topic| add(topic, true));
         }
-        let streams = found.sinks.iter().map(|sink| Arc::from(sink.stream.as_str()));
+        let streams = found
+            .sinks
+            .iter()
+            .map(|sink| Arc::from(sink.stream.as_str()));
         let fixed = ChainPlan {
             plan,
             name: process.to_owned(),
@@ -457,7 +465,8 @@ impl TaskChain {
                 writer.number(u64::from(main));
                 let json = serde_json::to_vec(state).unwrap_or_default();
                 writer.0.extend_from_slice(&json);
-                self.names.push((name_row(&state.id), Bytes::from(writer.0)));
+                self.names
+                    .push((name_row(&state.id), Bytes::from(writer.0)));
             }
         }
     }
@@ -504,7 +513,10 @@ impl TaskChain {
         for (key, value) in self.names.drain(..) {
             state.put(CHAIN, &key, value);
         }
-        let now = self.progress.clock.map_or(time.now_ms, |clock| clock.max(time.now_ms));
+        let now = self
+            .progress
+            .clock
+            .map_or(time.now_ms, |clock| clock.max(time.now_ms));
         if self.progress.clock.is_none() {
             for input in &mut self.progress.inputs {
                 input.last_seen = now;
@@ -562,46 +574,75 @@ impl TaskChain {
         let now = self.ready(state, time)?;
         self.move_watermark(now);
         let is_event_time = self.fixed.process.time.is_some();
-        let own = if is_event_time { self.progress.watermark } else { now };
+        let own = if is_event_time {
+            self.progress.watermark
+        } else {
+            now
+        };
         let until = until.unwrap_or(own);
-        let mut has_more = true;
-        for _ in 0..limit {
-            let clock = self.progress.clock;
-            let mut run = Self::run(
-                &self.fixed,
-                &mut self.progress,
-                state,
-                (now, time.epoch_start_ms),
-            );
-            let Some((due, timer)) = timers::take_due(&mut run.journal, until)? else {
-                has_more = false;
-                break;
-            };
-            if !is_event_time {
-                // A timer that fires late still fires at its time.
-                run.now = due.min(now).max(clock.unwrap_or(due.min(now)));
-                run.progress.clock = Some(run.now);
+        let mut left = limit;
+        while self.progress.first_due <= until {
+            if left == 0 {
+                self.save(state);
+                return Ok(true);
             }
-            let Some(at) = run.fixed.step_of(timer.table) else {
-                // The step is gone, and held no data when it went.
-                continue;
-            };
-            if let Err(failure) = run.fired(at, due, &timer) {
+            let range = (self.progress.first_due, until);
+            let batch = timers::due(state, range, left.min(FIRED_AT_ONCE))?;
+            if batch.is_empty() {
+                let next = until.checked_add(1);
+                let first = next.and_then(|next| timers::first_due(state, next));
+                self.progress.first_due = first.unwrap_or(i64::MAX);
+                break;
+            }
+            self.progress.first_set = i64::MAX;
+            for (due, key, timer) in batch {
+                // A timer that another one set meanwhile comes first.
+                if self.progress.first_set < due {
+                    break;
+                }
+                left -= 1;
+                self.progress.first_due = due;
+                self.fire_one(state, (now, time.epoch_start_ms), (due, &key, &timer), out)?;
+            }
+        }
+        self.progress.clock = Some(now);
+        self.save(state);
+        Ok(false)
+    }
+
+    fn fire_one(
+        &mut self,
+        state: &mut dyn TaskState,
+        (now, epoch_start): (i64, i64),
+        (due, key, timer): (i64, &[u8], &Timer),
+        out: &mut ChainOutput,
+    ) -> Result<(), Failure> {
+        let is_event_time = self.fixed.process.time.is_some();
+        let at = due.min(now);
+        let at = self.progress.clock.map_or(at, |clock| clock.max(at));
+        let times = (if is_event_time { now } else { at }, epoch_start);
+        let mut run = Self::run(&self.fixed, &mut self.progress, state, times);
+        run.journal.take(timers::TIMERS, key);
+        if !is_event_time {
+            // A timer that fires late still fires at its time.
+            run.progress.clock = Some(at);
+        }
+        // A step that is gone held no data when it went.
+        if let Some(step) = run.fixed.step_of(timer.table) {
+            if let Err(failure) = run.fired(step, due, timer) {
                 run.timer_failed(failure)?;
             }
             run.commit(out)?;
         }
-        if !has_more {
-            self.progress.clock = Some(now);
-            self.progress.first_due = timers::first_due(state).unwrap_or(i64::MAX);
-        }
-        self.save(state);
-        Ok(has_more)
+        Ok(())
     }
 
     /// Whether a timer is due before the next record.
     fn is_due(&mut self, time: TaskTime) -> bool {
-        let now = self.progress.clock.map_or(time.now_ms, |clock| clock.max(time.now_ms));
+        let now = self
+            .progress
+            .clock
+            .map_or(time.now_ms, |clock| clock.max(time.now_ms));
         if self.fixed.process.time.is_none() {
             return self.progress.first_due <= now;
         }
@@ -692,18 +733,21 @@ impl ChainPlan {
             let timeout = self.idle_timeout(&input.stream);
             (format!("r{}", input.stream), timeout)
         });
-        let inputs = sources.chain(topics).map(|(name, idle_timeout)| InputProgress {
-            name,
-            idle_timeout,
-            newest: None,
-            last_seen: 0,
-        });
+        let inputs = sources
+            .chain(topics)
+            .map(|(name, idle_timeout)| InputProgress {
+                name,
+                idle_timeout,
+                newest: None,
+                last_seen: 0,
+            });
         Progress {
             clock: None,
             watermark: i64::MIN,
             numbers: 0,
             inputs: inputs.collect(),
             first_due: i64::MAX,
+            first_set: i64::MAX,
         }
     }
 }
@@ -819,7 +863,9 @@ impl Run<'_> {
             return Ok(());
         };
         moving.id = event.id;
-        Arc::make_mut(&mut moving.metadata).id.clone_from(&metadata.id);
+        Arc::make_mut(&mut moving.metadata)
+            .id
+            .clone_from(&metadata.id);
         moving.events = events.to_vec();
         let (time, before) = (moving.time, moving.clone());
         let flowed = match step {
@@ -955,7 +1001,7 @@ impl TaskOperators for TaskChain {
             }
             self.stored = bytes.to_vec();
         }
-        self.progress.first_due = timers::first_due(state).unwrap_or(i64::MAX);
+        self.progress.first_due = timers::first_due(state, i64::MIN).unwrap_or(i64::MAX);
     }
 
     fn finish(
@@ -974,7 +1020,10 @@ impl TaskOperators for TaskChain {
     fn pending(&self, state: &dyn TaskState, visit: &mut dyn FnMut(PendingRecord)) {
         for (at, step) in self.fixed.process.steps.iter().enumerate() {
             let tables = self.fixed.step_tables(at);
-            #[expect(clippy::wildcard_enum_match_arm, reason = "only these two let records wait")]
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "only these two let records wait"
+            )]
             let (table, timeout) = match &step.operator {
                 OperatorPlan::Await { timeout_ms, .. } => (tables.main, *timeout_ms),
                 OperatorPlan::Hold { timeout_ms, .. } => (tables.elements, *timeout_ms),

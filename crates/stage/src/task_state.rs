@@ -11,6 +11,9 @@ use bytes::Bytes;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u16);
 
+/// Takes the key and the value of a row, and says whether to go on.
+pub type RowVisit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
+
 /// Ordered tables of bytes that belong to one task. Reads see the writes of the epoch in progress.
 ///
 /// Nothing here is durable by itself: what was written becomes part of the epoch, and an aborted epoch takes it
@@ -27,11 +30,5 @@ pub trait TaskState {
 
     /// Visits the entries from a key (inclusive) up to another (exclusive; none for the end), in order, until told
     /// to stop.
-    fn scan(
-        &self,
-        table: TableId,
-        from: &[u8],
-        to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    );
+    fn scan(&self, table: TableId, from: &[u8], to: Option<&[u8]>, visit: &mut RowVisit<'_>);
 }

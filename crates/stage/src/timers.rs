@@ -53,26 +53,26 @@ pub(crate) fn set(journal: &mut Journal<'_>, due: i64, number: u64, timer: &Time
     journal.put(TIMERS, &key, value.0);
 }
 
-/// When the first timer is due.
-pub(crate) fn first_due(state: &dyn TaskState) -> Option<i64> {
-    let first = rows_from(state, TIMERS, &[], None, 1);
+/// When the first timer is due, of those that are not due before a time.
+pub(crate) fn first_due(state: &dyn TaskState, from: i64) -> Option<i64> {
+    let first = rows_from(state, TIMERS, &ordered(from), None, 1);
     from_ordered(first.first()?.0.get(..8)?)
 }
 
-/// Takes the first timer that is due at a time, with its due time.
-pub(crate) fn take_due(
-    journal: &mut Journal<'_>,
-    until: i64,
-) -> Result<Option<(i64, Timer)>, Failure> {
-    let Some((key, value)) = journal.first(TIMERS) else {
-        return Ok(None);
-    };
-    let (due, timer) = read(&key, &value).ok_or_else(|| damaged(TIMERS))?;
-    if due > until {
-        return Ok(None);
-    }
-    journal.take(TIMERS, &key);
-    Ok(Some((due, timer)))
+/// The timers that are due from a time on until another, in their order, with their keys; at most so many.
+pub(crate) fn due(
+    state: &dyn TaskState,
+    (from, until): (i64, i64),
+    limit: usize,
+) -> Result<Vec<(i64, Vec<u8>, Timer)>, Failure> {
+    let to = until.checked_add(1).map(ordered);
+    let to = to.as_ref().map(<[u8; 8]>::as_slice);
+    let found = rows_from(state, TIMERS, &ordered(from), to, limit);
+    let read = found.into_iter().map(|(key, value)| {
+        let (due, timer) = read(&key, &value).ok_or_else(|| damaged(TIMERS))?;
+        Ok((due, key, timer))
+    });
+    read.collect()
 }
 
 fn read(key: &[u8], value: &[u8]) -> Option<(i64, Timer)> {

@@ -49,7 +49,9 @@ impl FlowModel<'_> {
             OperatorPlan::Enrich { lookup, on, select } => {
                 let key = key_of(&moving.record, on);
                 let mut record = moving.record.clone();
-                self.apply(&moving, |apply, _| apply.enrich(lookup, &key, select, &mut record))?;
+                self.apply(&moving, |apply, _| {
+                    apply.enrich(lookup, &key, select, &mut record)
+                })?;
                 moving.record = record;
             }
             OperatorPlan::Transform {

@@ -154,7 +154,12 @@ impl Run<'_> {
     pub(super) fn join(&mut self, at: usize, stream: &str, moving: Moving) -> Stepped {
         let fixed = self.fixed;
         let step = &fixed.process.steps[at];
-        let OperatorPlan::Join { on, within_ms, join } = &step.operator else {
+        let OperatorPlan::Join {
+            on,
+            within_ms,
+            join,
+        } = &step.operator
+        else {
             return Ok(());
         };
         let (tables, within) = (fixed.step_tables(at), ms(*within_ms));
@@ -267,7 +272,9 @@ impl Run<'_> {
     fn held(&self, table: TableId, row: &[u8], head: HoldHead) -> Result<Vec<Kept>, Failure> {
         let prefix = numbered(row.to_vec(), head.entry);
         let found = self.journal.rows(table, &prefix, usize::MAX).into_iter();
-        found.map(|(row, bytes)| Kept::read(table, row, &bytes)).collect()
+        found
+            .map(|(row, bytes)| Kept::read(table, row, &bytes))
+            .collect()
     }
 
     fn release(&mut self, main: TableId, elements: TableId, row: &[u8], head: HoldHead) {

@@ -4,16 +4,20 @@
 //! The elements of a list or map are rows of their own in the second table, under the key and a generation. A value
 //! that begins anew has a new generation, so what is left of the old one is never read; it is removed in batches.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every value that is neither a list nor a map is plain"
+)]
+
 use std::cell::RefMut;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate_core::Failure;
-use tidegate_flow::apply::{RecordView, state_plan, unset};
+use tidegate_flow::apply::{RecordView, state_key, state_plan, unset};
 use tidegate_flow::expression::EvaluationFailure;
-use tidegate_flow::plan::{StateKind, StatePlan};
-use tidegate_flow::value::paths::key_of;
+use tidegate_flow::plan::StatePlan;
 use tidegate_flow::value::{FlowValue, MapKey, ValueMap};
 
 use super::{CHAIN, ChainPlan, StateTables, damaged};
@@ -63,7 +67,11 @@ impl Head {
                 stamp,
                 generation: if is_plain { 0 } else { reader.number()? },
                 count: if is_plain { 0 } else { reader.number()? },
-                plain: if is_plain { Some(reader.value()?) } else { None },
+                plain: if is_plain {
+                    Some(reader.value()?)
+                } else {
+                    None
+                },
             })
         };
         read().ok_or_else(|| damaged(table))
@@ -90,7 +98,7 @@ impl Head {
     }
 }
 
-fn lives_since<'p>(plan: &'p StatePlan) -> &'p str {
+fn lives_since(plan: &StatePlan) -> &str {
     plan.ttl.as_ref().map_or("", |ttl| ttl.since.as_str())
 }
 
@@ -125,10 +133,7 @@ impl<'w> StateWork<'w, '_> {
             let message = format!("there is no state `{name}`");
             return Err(EvaluationFailure::new("expr.missing", message));
         };
-        let key = match plan.kind {
-            StateKind::Uses => view.metadata.key.clone().unwrap_or_default(),
-            _ => key_of(view.record, &plan.key),
-        };
+        let key = state_key(plan, view);
         let is_event_time = plan.ttl.as_ref().is_some_and(|ttl| ttl.is_event_time);
         Ok(StatePlace {
             plan,
@@ -273,8 +278,8 @@ impl<'w> StateWork<'w, '_> {
                         head.count
                     });
                     last = Some(order);
-                    let is_kept = kept.is_some()
-                        && stored.is_some_and(|(_, stored)| is_same(&stored, value));
+                    let is_kept =
+                        kept.is_some() && stored.is_some_and(|(_, stored)| is_same(&stored, value));
                     if !is_kept {
                         self.put_entry(place, &head, key, order, value);
                     }
@@ -341,7 +346,9 @@ impl<'w> StateWork<'w, '_> {
             self.save(place, &head);
         }
         let table = place.tables.elements;
-        let bytes = self.journal.get(table, &element_row(place, &head, &entry_key(key)));
+        let bytes = self
+            .journal
+            .get(table, &element_row(place, &head, &entry_key(key)));
         let read = bytes.map(|bytes| {
             let mut reader = Reader(&bytes);
             let value = reader.number().and_then(|_| reader.value());
@@ -407,7 +414,11 @@ impl Element {
         let mut reader = Reader(bytes);
         let is_map = form == Form::Map;
         Some(Self {
-            key: if is_map { Some(read_map_key(rest)?) } else { None },
+            key: if is_map {
+                Some(read_map_key(rest)?)
+            } else {
+                None
+            },
             order: if is_map { reader.number()? } else { 0 },
             value: reader.value()?,
         })
@@ -510,9 +521,8 @@ pub(super) fn shown(
         };
         let prefix = numbered(row, head.generation);
         let elements = rows(state, tables.elements, &prefix, usize::MAX).into_iter();
-        let read = |(row, bytes): (Vec<u8>, Bytes)| {
-            Element::read(head.form, &row[prefix.len()..], &bytes)
-        };
+        let read =
+            |(row, bytes): (Vec<u8>, Bytes)| Element::read(head.form, &row[prefix.len()..], &bytes);
         let mut elements: Vec<Element> = elements.filter_map(read).collect();
         let value = match head.form {
             Form::Plain => head.plain.unwrap_or(FlowValue::Null),
@@ -624,9 +634,7 @@ impl KeyedState<'_, '_, '_> {
         let is_there = self.work.head(&place).map_err(of_stage)?.is_some();
         let before = self.work.read(&place).map_err(of_stage)?;
         let value = reducer(is_there.then_some(before))?;
-        self.work
-            .write(&place, value.clone())
-            .map_err(of_stage)?;
+        self.work.write(&place, value.clone()).map_err(of_stage)?;
         Ok(value)
     }
 }

@@ -87,11 +87,7 @@ impl Moving {
         }
     }
 
-    pub(super) fn fails(
-        &self,
-        kind: FailureKind,
-        failure: Box<EvaluationFailure>,
-    ) -> StepFailure {
+    pub(super) fn fails(&self, kind: FailureKind, failure: Box<EvaluationFailure>) -> StepFailure {
         self.refuses(Refusal::of(kind, failure))
     }
 

@@ -114,7 +114,11 @@ impl Run<'_> {
     /// Writes a record to a stream.
     pub(super) fn write(&mut self, stream: &str, moving: &Moving) -> Stepped {
         let fixed = self.fixed;
-        let sink = fixed.process.sinks.iter().find(|sink| sink.stream == stream);
+        let sink = fixed
+            .process
+            .sinks
+            .iter()
+            .find(|sink| sink.stream == stream);
         let schema = sink.and_then(|sink| sink.schema.as_ref());
         let kind = FailureKind::Transform;
         let conformed = match schema {
@@ -138,7 +142,8 @@ impl Run<'_> {
         let limit = fixed.options.max_record_bytes;
         let size = value.len() + key.as_ref().map_or(0, String::len);
         if size > limit {
-            let message = format!("the record for `{stream}` has {size} bytes, the limit is {limit}");
+            let message =
+                format!("the record for `{stream}` has {size} bytes, the limit is {limit}");
             let failure = moving.refused(kind, "output.too_large", &message);
             self.results.refused = Some((stream.to_owned(), moving.clone(), Some(message)));
             return Err(failure);
@@ -169,7 +174,13 @@ impl Run<'_> {
     }
 
     /// Sends a record through a topic of the stage's own, where it gets another key.
-    pub(super) fn repartition(&mut self, topic: &str, key: String, value: Vec<u8>, moving: &Moving) {
+    pub(super) fn repartition(
+        &mut self,
+        topic: &str,
+        key: String,
+        value: Vec<u8>,
+        moving: &Moving,
+    ) {
         let output = self.output(topic, Some(Bytes::from(key)), moving.id, Bytes::from(value));
         self.results.outputs.push((true, output));
         self.results.settle(&moving.events, &Place::Delivered);
@@ -317,7 +328,10 @@ impl Run<'_> {
             }),
         };
         let value = Bytes::from(letter.to_envelope());
-        let input = came.events.first().map_or(0, |event| usize::from(event.input));
+        let input = came
+            .events
+            .first()
+            .map_or(0, |event| usize::from(event.input));
         let output = StageOutput {
             dead_letter_of: Some(input),
             ..self.output(stream, key, id, value)
@@ -343,7 +357,8 @@ impl Run<'_> {
         self.complete();
         let results = std::mem::take(&mut self.results);
         if let [(_, _)] = results.outputs.as_slice() {
-            out.outputs.extend(results.outputs.into_iter().map(|(_, one)| one));
+            out.outputs
+                .extend(results.outputs.into_iter().map(|(_, one)| one));
         } else {
             let mut counts: BTreeMap<EventId, usize> = BTreeMap::new();
             for (is_free, output) in &results.outputs {
@@ -367,7 +382,12 @@ impl Run<'_> {
             if from != to {
                 let input = usize::from(event.input);
                 let id = event.id;
-                out.moves.push(StageMove { input, id, from, to });
+                out.moves.push(StageMove {
+                    input,
+                    id,
+                    from,
+                    to,
+                });
             }
         }
         Ok(())

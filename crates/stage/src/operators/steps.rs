@@ -137,7 +137,9 @@ impl Run<'_> {
             OperatorPlan::Enrich { lookup, on, select } => {
                 let key = key_of(&moving.record, on);
                 let mut record = moving.record.clone();
-                self.apply(&moving, |apply, _| apply.enrich(lookup, &key, select, &mut record))?;
+                self.apply(&moving, |apply, _| {
+                    apply.enrich(lookup, &key, select, &mut record)
+                })?;
                 moving.record = record;
             }
             OperatorPlan::Transform {
@@ -242,8 +244,8 @@ impl Run<'_> {
 
     /// Whether the key of a record was seen within the window; a first one is remembered.
     ///
-    /// The window counts from the first record that was kept. With event time a key is remembered for a second
-    /// window behind the watermark, so that late records still find it.
+    /// The window counts from the first record that was kept. A key is remembered for a second window, so that
+    /// records that come late, or waited in a step before, still find it.
     fn is_duplicate(
         &mut self,
         at: usize,
@@ -260,8 +262,7 @@ impl Run<'_> {
             }
         }
         self.journal.put(table, &row, ordered(moving.time).to_vec());
-        let is_event_time = self.fixed.process.time.is_some();
-        let kept = if is_event_time { window.saturating_mul(2) } else { window };
+        let kept = window.saturating_mul(2);
         let timer = Timer {
             kind: TimerKind::Forget,
             table,
@@ -278,7 +279,7 @@ impl Run<'_> {
             return Ok(());
         };
         let seen = from_ordered(&bytes).ok_or_else(|| damaged(timer.table))?;
-        if seen.saturating_add(window) <= due {
+        if seen.saturating_add(window.saturating_mul(2)) <= due {
             self.journal.take(timer.table, &timer.row);
         }
         Ok(())
@@ -287,6 +288,7 @@ impl Run<'_> {
     pub(super) fn set_timer(&mut self, due: i64, timer: &Timer) {
         let number = self.next_number();
         self.progress.first_due = self.progress.first_due.min(due);
+        self.progress.first_set = self.progress.first_set.min(due);
         timers::set(&mut self.journal, due, number, timer);
     }
 

@@ -19,7 +19,9 @@ use super::moving::{Moving, Stepped, ms, timestamp};
 use super::results::Came;
 use super::{Run, damaged};
 use crate::task_state::TableId;
-use crate::task_state::codec::{Reader, Writer, from_ordered, key_bytes, numbered, ordered, split_key};
+use crate::task_state::codec::{
+    Reader, Writer, from_ordered, key_bytes, numbered, ordered, split_key,
+};
 use crate::timers::{Timer, TimerKind};
 
 type Value = FlowValue<'static>;
@@ -285,8 +287,7 @@ impl Run<'_> {
                 base,
             };
             let is_session = matches!(shape, WindowShape::Session { .. });
-            let mut window =
-                self.merge_into(tables.main, &key, fresh, (aggregates, is_session))?;
+            let mut window = self.merge_into(tables.main, &key, fresh, (aggregates, is_session))?;
             window.count += 1;
             for ((accumulator, plan), value) in
                 window.aggregates.iter_mut().zip(aggregates).zip(&values)
@@ -460,7 +461,9 @@ impl Run<'_> {
             moving.record.set_raw(&plan.name, text);
         }
         if using.is_some() {
-            moving.record.set_raw("records", format!("[{}]", texts.join(",")));
+            moving
+                .record
+                .set_raw("records", format!("[{}]", texts.join(",")));
         }
         for (name, time) in [("window_start", window.start), ("window_end", window.end)] {
             let text = format!("\"{}\"", timestamp(time));

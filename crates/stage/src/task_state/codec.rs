@@ -336,7 +336,10 @@ mod tests {
             let numbered = numbered(key.clone(), 7);
             let (found, rest) = split_key(&numbered).unwrap();
             assert_eq!((found.as_str(), key_number(rest)), (*text, Some(7)));
-            assert!(keys.iter().all(|other| other == key || !other.starts_with(key)));
+            assert!(
+                keys.iter()
+                    .all(|other| other == key || !other.starts_with(key))
+            );
             assert!(behind(key).unwrap() > numbered);
         }
         assert!(keys.is_sorted());
@@ -371,7 +374,11 @@ mod tests {
         for cut in 0..writer.0.len() {
             assert!(Reader(&writer.0[..cut]).value().is_none(), "{cut}");
         }
-        for key in [MapKey::Boolean(true), MapKey::Number(-1), MapKey::String("x".into())] {
+        for key in [
+            MapKey::Boolean(true),
+            MapKey::Number(-1),
+            MapKey::String("x".into()),
+        ] {
             let mut writer = Writer::default();
             writer.map_key(&key);
             assert_eq!(Reader(&writer.0).map_key(), Some(key));

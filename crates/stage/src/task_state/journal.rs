@@ -50,13 +50,13 @@ impl<'s> Journal<'s> {
     }
 
     /// The rows whose keys begin with these bytes, in order; at most so many.
-    pub(crate) fn rows(&self, table: TableId, prefix: &[u8], limit: usize) -> Vec<(Vec<u8>, Bytes)> {
+    pub(crate) fn rows(
+        &self,
+        table: TableId,
+        prefix: &[u8],
+        limit: usize,
+    ) -> Vec<(Vec<u8>, Bytes)> {
         rows(self.state, table, prefix, limit)
-    }
-
-    /// The first row of a table.
-    pub(crate) fn first(&self, table: TableId) -> Option<(Vec<u8>, Bytes)> {
-        rows_from(self.state, table, &[], None, 1).pop()
     }
 
     /// A place to which [`undo_to`](Self::undo_to) goes back.

@@ -21,8 +21,19 @@ const NEAR: Spread = Spread {
 
 /// One record of one of some streams, or time that passes.
 fn act(streams: &'static [&'static str], spread: Spread) -> impl Strategy<Value = Act> {
-    let value = (0..3_u8, -2..8_i64, 0..12_u8, -spread.events_s..=spread.events_s);
-    let send = (0..streams.len(), 0..=spread.records_s, value, 0..3_usize, any::<bool>());
+    let value = (
+        0..3_u8,
+        -2..8_i64,
+        0..12_u8,
+        -spread.events_s..=spread.events_s,
+    );
+    let send = (
+        0..streams.len(),
+        0..=spread.records_s,
+        value,
+        0..3_usize,
+        any::<bool>(),
+    );
     let send = send.prop_map(move |(stream, after, (k, v, shape, ts), lines, w)| {
         let after = after * 1_000;
         let v = match shape {
@@ -111,6 +122,27 @@ fn check_by(flow: &str, streams: &'static [&'static str], spread: Spread, ends: 
     });
     if let Err(error) = result {
         panic!("{flow}\n{error}");
+    }
+}
+
+#[test]
+fn losses_while_records_come_too_fast_are_those_of_the_model() {
+    for strategy in ["sample 0.5", "drop", "block"] {
+        let flow = format!("process p receive a emit to b when slow strategy {strategy} end");
+        let plan = plan(&flow);
+        let send = |number: u64| Act::Send {
+            stream: "a".to_owned(),
+            key: None,
+            after: 10,
+            value: format!("{{\"n\":{number}}}"),
+        };
+        let mut acts: Vec<Act> = (0..10).map(send).collect();
+        acts.push(Act::Slow(true));
+        acts.extend((10..40).map(send));
+        acts.push(Act::Slow(false));
+        acts.extend((40..50).map(send));
+        let outside = (ModelScript::default(), ChainOptions::default());
+        compare((&plan, "p"), outside, &acts, false);
     }
 }
 
@@ -237,7 +269,7 @@ fn windows_are_those_of_the_model() {
     check(
         "transform top apply best = records.map(r, r.v) end keep k, best, revision end
          process p time by ts receive a receive b merge a, b
-            window session gap 20 seconds key by k aggregate using top allowed lateness 20 seconds
+            window session gap 20 seconds key by k allowed lateness 20 seconds aggregate using top
             emit to c end",
         AB,
         NEAR,
@@ -288,7 +320,11 @@ fn hold_is_that_of_the_model() {
         "complete using full timeout 1 minute dead_letter partial",
         "complete on timeout timeout 1 minute",
     ] {
-        for order in ["", "state buffer h keyed by k type lifo end", "state buffer h keyed by k type priority by v end"] {
+        for order in [
+            "",
+            "state buffer h keyed by k type lifo end",
+            "state buffer h keyed by k type priority by v end",
+        ] {
             let flow = format!(
                 "decision_table full | count => done | | > 2 => true | | == 1 => false | end
                  process p receive a store in h receive b match from h on k

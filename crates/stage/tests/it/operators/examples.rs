@@ -38,7 +38,10 @@ fn play(
     outside: fn() -> (ModelScript, ChainOptions),
     make: fn(&mut Dice) -> (&'static str, String),
 ) {
-    let path = format!("{}/../../examples/flows/{file}.flow", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/../../examples/flows/{file}.flow",
+        env!("CARGO_MANIFEST_DIR")
+    );
     let plan = plan(&std::fs::read_to_string(path).unwrap());
     let seeds = match std::env::var_os("TIDEGATE_LONG") {
         Some(_) => 500,
@@ -93,12 +96,15 @@ fn customers() -> (ModelScript, ChainOptions) {
     let answers = [
         ("c1", Some(gold.clone()), None),
         ("c2", None, fails(FailureClass::Transient, None)),
-        ("c3", Some(standard.clone()), fails(FailureClass::Transient, Some(2))),
+        (
+            "c3",
+            Some(standard.clone()),
+            fails(FailureClass::Transient, Some(2)),
+        ),
         ("c4", None, fails(FailureClass::Permanent, None)),
     ];
-    let answers = answers.map(|(key, value, failure)| {
-        (key.to_owned(), ScriptedAnswer { value, failure })
-    });
+    let answers =
+        answers.map(|(key, value, failure)| (key.to_owned(), ScriptedAnswer { value, failure }));
     let script = ModelScript {
         lookups: BTreeMap::from([("customers".to_owned(), BTreeMap::from(answers))]),
         ..ModelScript::default()
@@ -150,20 +156,29 @@ fn authorizations_meet_their_captures() {
 
 #[test]
 fn orders_are_assembled() {
-    play("order_assembly", "order_assembly", 60_000, nothing, |dice| {
-        let order = dice.roll(5);
-        match dice.roll(3) {
-            0 => (
-                "order_headers",
-                format!(r#"{{"order_id":"o{order}","customer_id":"c"}}"#),
-            ),
-            1 if dice.roll(6) == 0 => ("order_lines", format!(r#"{{"order_id":"o{order}"}}"#)),
-            _ => {
-                let sku = dice.roll(9);
-                ("order_lines", format!(r#"{{"order_id":"o{order}","sku":"s{sku}"}}"#))
+    play(
+        "order_assembly",
+        "order_assembly",
+        60_000,
+        nothing,
+        |dice| {
+            let order = dice.roll(5);
+            match dice.roll(3) {
+                0 => (
+                    "order_headers",
+                    format!(r#"{{"order_id":"o{order}","customer_id":"c"}}"#),
+                ),
+                1 if dice.roll(6) == 0 => ("order_lines", format!(r#"{{"order_id":"o{order}"}}"#)),
+                _ => {
+                    let sku = dice.roll(9);
+                    (
+                        "order_lines",
+                        format!(r#"{{"order_id":"o{order}","sku":"s{sku}"}}"#),
+                    )
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Tables in memory, and one chain beside the model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use tidegate_flow::plan::{FlowPlan, StateKind};
 use tidegate_log::{Record, StoredRecord};
 use tidegate_stage::chain::{ChainOutput, InputRecord, StageOutput, TaskOperators, TaskTime};
 use tidegate_stage::operators::{ChainOptions, TaskChain};
-use tidegate_stage::task_state::{TableId, TaskState};
+use tidegate_stage::task_state::{RowVisit, TableId, TaskState};
 
 /// The tables of a task, in memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,13 +38,7 @@ impl TaskState for Tables {
         }
     }
 
-    fn scan(
-        &self,
-        table: TableId,
-        from: &[u8],
-        to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) {
+    fn scan(&self, table: TableId, from: &[u8], to: Option<&[u8]>, visit: &mut RowVisit<'_>) {
         let Some(rows) = self.0.get(&table) else {
             return;
         };
@@ -305,7 +298,11 @@ pub(crate) fn compare(
                 done.unwrap();
             }
         }
-        same(&model, &task, &format!("after {number}: {act:?}\nof {acts:#?}"));
+        same(
+            &model,
+            &task,
+            &format!("after {number}: {act:?}\nof {acts:#?}"),
+        );
     }
 }
 

@@ -35,7 +35,8 @@ fn r10_await_matches_in_order_and_times_out_once() {
         assert_eq!(task.texts("orphans").len(), 0);
         task.advance(Duration::from_secs(1));
         task.advance(Duration::from_secs(86_400));
-        let orphan = r#"{"k":"x","a":{"k":"x","n":2},"reason":"timeout","waited_duration":604800000}"#;
+        let orphan =
+            r#"{"k":"x","a":{"k":"x","n":2},"reason":"timeout","waited_duration":604800000}"#;
         let orphans = task.texts("orphans");
         assert_eq!((orphans.len(), orphans[0].as_str()), (2, orphan));
         let account = task.account();
@@ -57,11 +58,18 @@ fn r11_hold_completes_by_the_declared_count_and_opens_anew() {
             task.put("a", number, &format!(r#"{{"k":"x","n":{number}}}"#));
         }
         let whole = r#"{"k":"x","a":[{"k":"x","n":1},{"k":"x","n":2},{"k":"x","n":3}],"count":3}"#;
-        assert_eq!((task.texts("c"), task.pending()), (vec![whole.to_owned()], 1));
+        assert_eq!(
+            (task.texts("c"), task.pending()),
+            (vec![whole.to_owned()], 1)
+        );
         let mut due = Vec::new();
-        task.chain
-            .pending(&task.tables, &mut |one| due.push((one.step, one.key, one.due_ms)));
-        assert_eq!(due, [("hold/h".to_owned(), "x".to_owned(), task.now + 3_600_000)]);
+        task.chain.pending(&task.tables, &mut |one| {
+            due.push((one.step, one.key, one.due_ms))
+        });
+        assert_eq!(
+            due,
+            [("hold/h".to_owned(), "x".to_owned(), task.now + 3_600_000)]
+        );
         task.advance(Duration::from_secs(3_600));
         assert_eq!(task.texts("partial").len(), 1);
         assert_eq!((task.account().delivered, task.tables.rows()), (4, 0));
@@ -94,7 +102,10 @@ fn r12_many_pending_records_time_out_in_their_bucket() {
         assert!(task.out.outputs.len() <= turns * 1_000);
     }
     assert_eq!(task.texts("orphans").len() as u128, count);
-    assert_eq!((task.tables.rows(), task.chain.next_due(&task.tables)), (0, None));
+    assert_eq!(
+        (task.tables.rows(), task.chain.next_due(&task.tables)),
+        (0, None)
+    );
 }
 
 #[test]
@@ -157,16 +168,31 @@ fn r14_expired_values_are_never_read_and_are_removed() {
             // What is left of `y` goes in the way that is declared, and no other.
             let rows = |task: &Task| {
                 let table = tidegate_stage::task_state::TableId(2);
-                task.tables.0.get(&table).map_or(0, std::collections::BTreeMap::len)
+                task.tables
+                    .0
+                    .get(&table)
+                    .map_or(0, std::collections::BTreeMap::len)
             };
             let before = rows(&task);
             task.advance(Duration::from_secs(5));
             let is_background = cleanup == "background";
-            assert_eq!(before - rows(&task), usize::from(is_background && before == 2), "{ttl} {by}");
+            assert_eq!(
+                before - rows(&task),
+                usize::from(is_background && before == 2),
+                "{ttl} {by}"
+            );
             let time = task.time();
-            while !task.chain.clean_at_checkpoint(&mut task.tables, time).unwrap() {}
+            while !task
+                .chain
+                .clean_at_checkpoint(&mut task.tables, time)
+                .unwrap()
+            {}
             let is_left = cleanup == "on_access";
-            assert_eq!(rows(&task), if is_left { 2 } else { 1 }, "{cleanup} {ttl} {by}");
+            assert_eq!(
+                rows(&task),
+                if is_left { 2 } else { 1 },
+                "{cleanup} {ttl} {by}"
+            );
         }
     }
 }
@@ -217,7 +243,10 @@ fn r26_an_output_that_does_not_fit_is_a_dead_letter() {
     let letter = DeadLetter::from_envelope(&task.texts("p_dlq")[0]).unwrap();
     assert_eq!(letter.failure.code.as_str(), "output.too_large");
     assert_eq!(letter.value.unwrap(), value(60));
-    assert_eq!((letter.event_id, letter.attempts), (EventId::from_u128(2), 1));
+    assert_eq!(
+        (letter.event_id, letter.attempts),
+        (EventId::from_u128(2), 1)
+    );
     // The record that failed has not counted, and the stage went on.
     assert_eq!(task.values("n")["x"], "2");
     let account = task.account();
@@ -231,14 +260,21 @@ fn a_list_or_map_writes_the_element_that_changed() {
         state local m keyed by k type map  local l keyed by k type list end end";
     let mut task = Task::alone(flow, "p");
     for number in 0..50 {
-        task.put("a", number + 1, &format!(r#"{{"k":"x","v":"v{number}","w":1}}"#));
+        task.put(
+            "a",
+            number + 1,
+            &format!(r#"{{"k":"x","v":"v{number}","w":1}}"#),
+        );
     }
     let before = task.tables.clone();
     task.put("a", 99, r#"{"k":"x","v":"v7","w":2}"#);
     let mut changed = 0;
     for (table, rows) in task.tables.0.iter().filter(|(table, _)| table.0 > 0) {
         let old = &before.0[table];
-        changed += rows.iter().filter(|(key, value)| old.get(*key) != Some(*value)).count();
+        changed += rows
+            .iter()
+            .filter(|(key, value)| old.get(*key) != Some(*value))
+            .count();
     }
     // The entry of the map, the element of the list, and the head of the list.
     assert_eq!(changed, 3);
@@ -250,7 +286,9 @@ fn rust_functions_keep_state_fail_for_a_while_and_panic() {
     registered
         .transforms
         .insert("work".to_owned(), RegisteredTransform::default());
-    registered.state.insert("seen".to_owned(), FlowType::Dynamic);
+    registered
+        .state
+        .insert("seen".to_owned(), FlowType::Dynamic);
     let flow = "process p receive a transform using work emit to b
         on error transform failure retry 2 times then dead_letter dead end
         state uses seen local all keyed by k type list  local m keyed by k type map end end";
@@ -322,7 +360,9 @@ fn rust_functions_keep_state_fail_for_a_while_and_panic() {
         id: EventId::from_u128(9),
         record: &record,
     };
-    let failure = task.chain.record(&mut task.tables, time, record, &mut task.out);
+    let failure = task
+        .chain
+        .record(&mut task.tables, time, record, &mut task.out);
     assert_eq!(failure.unwrap_err().code.as_str(), "disk.full");
 }
 
@@ -357,7 +397,13 @@ fn state_of_another_plan_is_refused_by_name() {
     other.tables = task.tables.clone();
     other.restart();
     other.put("a", 2, r#"{"k":"x"}"#);
-    assert_eq!((other.values("n")["x"].as_str(), other.values("a")["x"].as_str()), ("2", "5"));
+    assert_eq!(
+        (
+            other.values("n")["x"].as_str(),
+            other.values("a")["x"].as_str()
+        ),
+        ("2", "5")
+    );
 }
 
 #[test]
@@ -373,7 +419,11 @@ fn the_same_calls_with_the_same_tables_give_the_same_results() {
         task.restart();
         task.advance(Duration::from_secs(1));
         task.put("b", 2, r#"{"k":"x"}"#);
-        ends.push((task.tables.clone(), task.out.outputs.clone(), task.out.moves.clone()));
+        ends.push((
+            task.tables.clone(),
+            task.out.outputs.clone(),
+            task.out.moves.clone(),
+        ));
     }
     assert_eq!(ends[0], ends[1]);
     assert_eq!(ends[0].2[0].from, Place::Parked);

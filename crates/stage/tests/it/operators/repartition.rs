@@ -1,11 +1,10 @@
 //! Records whose key is not that of a step pass a topic of the stage's own.
 
-
 use bytes::Bytes;
 use tidegate_core::EventId;
+use tidegate_core::Offset;
 use tidegate_core::books::Place;
 use tidegate_log::{Record, StoredRecord};
-use tidegate_core::Offset;
 use tidegate_stage::chain::{InputRecord, TaskOperators};
 use tidegate_stage::operators::ChainOptions;
 
@@ -60,9 +59,17 @@ fn a_record_takes_another_key_and_goes_on_where_it_was() {
         task.put("a", number as u128 + 1, &value);
     }
     let keys: Vec<Option<Bytes>> = task.out.outputs.iter().map(|o| o.key.clone()).collect();
-    assert_eq!(keys, ["x,1", "x,1", "x,2"].map(|key| Some(Bytes::from(key))));
+    assert_eq!(
+        keys,
+        ["x,1", "x,1", "x,2"].map(|key| Some(Bytes::from(key)))
+    );
     // Passing on is delivered in the books of the first input; the filtered record is, too.
-    assert!(task.out.moves.iter().all(|one| one.input == 0 && one.to == Place::Delivered));
+    assert!(
+        task.out
+            .moves
+            .iter()
+            .all(|one| one.input == 0 && one.to == Place::Delivered)
+    );
     assert_eq!(task.out.moves.len(), 4);
     let passed = deliver(&mut task);
     assert!(passed >= 3, "{passed}");
@@ -100,7 +107,10 @@ fn a_record_for_a_step_that_is_gone_is_a_dead_letter() {
     let flow = "process p partition by k receive a deduplicate by v emit to b end";
     let mut task = Task::new(&plan(flow), "p", ChainOptions::default());
     let inputs = task.chain.inputs();
-    let input = inputs.iter().position(|input| input.is_repartition).unwrap();
+    let input = inputs
+        .iter()
+        .position(|input| input.is_repartition)
+        .unwrap();
     let record = StoredRecord {
         offset: Offset(0),
         record: Record::new("\u{1}junk"),
@@ -118,6 +128,9 @@ fn a_record_for_a_step_that_is_gone_is_a_dead_letter() {
         .record(&mut task.tables, time, record, &mut task.out)
         .unwrap();
     let letter = &task.out.outputs[0];
-    assert_eq!((&*letter.stream, letter.dead_letter_of), ("p_dlq", Some(input)));
+    assert_eq!(
+        (&*letter.stream, letter.dead_letter_of),
+        ("p_dlq", Some(input))
+    );
     assert_eq!(task.out.moves[0].to, Place::DeadLettered);
 }
