@@ -271,7 +271,7 @@ impl StageBooks {
         for stream in dead_letters(&self.options.process, &self.process) {
             let topic = self.options.topic(&stream).map_err(named)?;
             for (at, stored) in self.letters(&topic, id).await? {
-                let input = stored.record.headers.get(crate::machine::INPUT).unwrap_or_default();
+                let input = stored.record.headers.get(name::INPUT).unwrap_or_default();
                 let of_input = |owned: &&OwnedGroup| owned.topic.as_str().as_bytes() == input;
                 let component = self.owned.iter().find(of_input).map(OwnedGroup::name);
                 let details = json!({

@@ -5,6 +5,8 @@ mod books;
 pub mod chain;
 pub mod changelog;
 mod component;
+#[cfg(feature = "config")]
+mod from_config;
 mod lifecycle;
 mod machine;
 pub mod operators;

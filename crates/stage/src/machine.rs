@@ -689,7 +689,7 @@ fn appends(
             let name = tidegate_core::dead_letter::name::GROUP;
             record = record.header(name, &options.group);
             let topic = options.inputs.get(input).map_or("", Topic::as_str);
-            record = record.header(crate::machine::INPUT, topic);
+            record = record.header(tidegate_core::dead_letter::name::INPUT, topic);
         }
         let record = record.event_id(output.id);
         let append = Append::new(sink.topic.clone(), record);
@@ -710,6 +710,3 @@ fn appends(
     }
     Ok(appends)
 }
-
-/// The header of a dead letter that names the topic it came from.
-pub(crate) const INPUT: &str = "x-tidegate-input";

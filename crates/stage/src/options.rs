@@ -160,9 +160,13 @@ impl StageOptions {
                 topics.push(topic);
             }
         }
-        let owned = topics
-            .into_iter()
-            .map(|topic| OwnedGroup::new(topic, self.group.clone()));
+        let letters = dead_letters(&self.process, process);
+        let letters = letters.iter().map(|stream| self.topic(stream));
+        let letters = letters.collect::<Result<Vec<Topic>, NameError>>()?;
+        let owned = topics.into_iter().map(|topic| OwnedGroup {
+            dead_letters: letters.clone(),
+            ..OwnedGroup::new(topic, self.group.clone())
+        });
         Ok(owned.collect())
     }
 }

@@ -114,7 +114,7 @@ fn failure(class: FailureClass, code: &'static str, message: impl Into<String>) 
 /// Whether no new start mends a failure of this code, and the way out.
 fn lasting(code: &str) -> Option<&'static str> {
     let parts = [
-        ("stage.offset.forgotten", "the broker forgot the offsets; `tidegate stage restore` goes on from those in the changelog"),
+        ("stage.offset.forgotten", "the offsets are gone and the state is not; docs/guides/stage.md says the way out"),
         ("stage.offset.lost", "records were removed before they were read; see docs/guides/stage.md, lost offsets"),
         ("stage.offset.", "another program commits in this group; give the process a `group-id` of its own"),
         ("stage.changelog.", "the changelog does not fit the committed offsets; see docs/guides/stage.md, a changelog that does not fit"),
@@ -630,8 +630,8 @@ impl Stage {
                 Some((first, others)) => (first.clone(), others.to_vec()),
                 None => return Err(failure(FailureClass::Permanent, "stage.init.sources", "no inputs")),
             };
-            let topics = std::iter::once(first).chain(others).collect();
-            let mut join = Join::new(options.group.clone(), topics);
+            let mut join = Join::new(options.group.clone(), vec![first]);
+            join.co_partitioned = others;
             join.instance = Some(format!("{}-{number}", options.instance));
             join.name = Some(format!("stage-{}-{number}", options.process));
             join.start = self.start_at();

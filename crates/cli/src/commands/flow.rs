@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tidegate_config::{Color, Config, ConfigSource, Files, Problem, Problems, Severity};
+use tidegate_config::{Color, Config, ConfigSource, Files, Origin, Problem, Problems, Severity};
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_flow::Diagnostic;
@@ -19,7 +19,7 @@ use tidegate_flow::diagnostic::{CODES, ShownDiagnostic, explain as row_of, probl
 use tidegate_flow::plan::FlowPlan;
 use tidegate_flow::syntax::{parse, print as printed};
 
-use crate::args::{FlowArgs, Output};
+use crate::args::{FlowArgs, Output, RunArgs};
 use crate::report::{ErrorReport, Exit, MessageFormat, is_colorful, print, say};
 use crate::settings::{self, SiblingFiles, name_of, read_text};
 use crate::table::counted;
@@ -30,7 +30,23 @@ pub(crate) fn run(command: &FlowArgs, output: Output) -> Result<Exit, ErrorRepor
         FlowArgs::Fmt { files, check } => format_files(files, *check, output),
         FlowArgs::Explain(arguments) => explain::run(arguments, output),
         FlowArgs::Test { paths } => test_files::run(paths, output),
+        FlowArgs::Run { .. } => Err(ErrorReport::new("internal", "it is run by its own function")),
     }
+}
+
+/// The arguments of `tidegate run` for these flow files.
+pub(crate) fn run_arguments(files: &[PathBuf], run: &RunArgs) -> RunArgs {
+    let mut run = run.clone();
+    let files: Vec<String> = files
+        .iter()
+        .map(|file| {
+            let whole = std::path::absolute(file);
+            name_of(&whole.unwrap_or_else(|_| file.clone()))
+        })
+        .collect();
+    let list = serde_json::to_string(&files).unwrap_or_default();
+    run.file.set.push(("flows".to_owned(), list));
+    run
 }
 
 /// `tidegate explain CODE`.
@@ -144,6 +160,34 @@ pub(crate) fn of_config(
     file: &Path,
     config: &Config,
 ) -> Result<(Vec<Diagnostic>, Vec<ConfigSource>), ErrorReport> {
+    let sources = sources_of(file, config)?;
+    Ok((checked(&sources, Some(config)).diagnostics, sources))
+}
+
+/// The plan of the flow files that a configuration names; none where it names no file.
+pub(crate) fn plan_of_config(config: &Config) -> Result<Option<FlowPlan>, ErrorReport> {
+    if config.texts("flows").is_empty() {
+        return Ok(None);
+    }
+    let file = match config.origin("flows") {
+        Some(Origin::File { file, .. }) => file,
+        _ => String::new(),
+    };
+    let sources = sources_of(Path::new(&file), config)?;
+    let flows = checked(&sources, Some(config));
+    let has_error = flows.diagnostics.iter().any(Diagnostic::is_error);
+    match flows.plan.filter(|_| !has_error) {
+        Some(plan) => Ok(Some(plan)),
+        None => {
+            tell(&flows.diagnostics, &sources);
+            let report = ErrorReport::new("flow.invalid", "the flows of `flows` cannot run");
+            Err(report.with_exit(Exit::Findings))
+        }
+    }
+}
+
+/// The flow files that a configuration names.
+fn sources_of(file: &Path, config: &Config) -> Result<Vec<ConfigSource>, ErrorReport> {
     let mut paths = Vec::new();
     for pattern in config.texts("flows") {
         let found = SiblingFiles.find(&name_of(file), pattern);
@@ -152,8 +196,7 @@ pub(crate) fn of_config(
         })?;
         paths.extend(found.into_iter().map(PathBuf::from));
     }
-    let sources = sources(&paths)?;
-    Ok((checked(&sources, Some(config)).diagnostics, sources))
+    sources(&paths)
 }
 
 fn check(files: &[PathBuf], config: Option<&Path>, output: Output) -> Result<Exit, ErrorReport> {
