@@ -12,7 +12,9 @@ use tidegate_core::{EventId, Mutex, Offset, Shutdown, Topic};
 use tidegate_flow::check::{Registered, check_flows};
 use tidegate_flow::model::{FlowModel, ModelInput, ModelScript};
 use tidegate_flow::plan::FlowPlan;
-use tidegate_log::{Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition};
+use tidegate_log::{
+    Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition,
+};
 use tidegate_sim::{LogRates, Node, Sim, SimLog, for_each_seed, scaled};
 use tidegate_stage::operators::RegisteredFunctions;
 use tidegate_stage::{PlantedBug, Stage, StageBooks, StageOptions, StreamOptions, plant};
@@ -92,9 +94,7 @@ const START_MS: u64 = 1_700_000_000_000;
 
 /// An id whose last bits are a number.
 fn id_of(number: u64) -> EventId {
-    EventId::from_u128(
-        (u128::from(START_MS) << 80) | (7 << 76) | (0b10 << 62) | u128::from(number),
-    )
+    EventId::from_u128((u128::from(START_MS) << 80) | (7 << 76) | (0b10 << 62) | u128::from(number))
 }
 
 fn input(stream: &str, number: u64, draw: &mut dyn Entropy) -> ModelInput {
@@ -234,7 +234,9 @@ pub(crate) fn play(seed: u64) -> u64 {
     let draw: &mut dyn Entropy = &mut script;
     let flow = &FLOWS[usize::try_from(draw.below(FLOWS.len() as u64)).unwrap()];
     let checked = check_flows(&[flow.text], &Registered::default());
-    let plan = checked.plan.unwrap_or_else(|| panic!("{:?}", checked.diagnostics));
+    let plan = checked
+        .plan
+        .unwrap_or_else(|| panic!("{:?}", checked.diagnostics));
     let plan = Arc::new(plan);
     let broker = sim.node("broker");
     let log = SimLog::new(&broker.env());
@@ -243,7 +245,9 @@ pub(crate) fn play(seed: u64) -> u64 {
     sim.block_on(&broker, async move {
         for stream in flow.streams {
             let config = TopicConfig::new(u32::try_from(partitions).unwrap());
-            made.create_topic(&Topic::new(*stream).unwrap(), config).await.unwrap();
+            made.create_topic(&Topic::new(*stream).unwrap(), config)
+                .await
+                .unwrap();
         }
     });
     let workers: Vec<(Node, Slot)> = (0..1 + draw.below(3))
@@ -274,7 +278,8 @@ pub(crate) fn play(seed: u64) -> u64 {
         let node = world.workers[number].0.clone();
         match draw.below(12) {
             0..6 => {
-                let stream = flow.streams[usize::try_from(draw.below(flow.streams.len() as u64)).unwrap()];
+                let stream =
+                    flow.streams[usize::try_from(draw.below(flow.streams.len() as u64)).unwrap()];
                 if stream != last {
                     // Records of two topics have no order; so the others are read first.
                     world.settle();
@@ -322,31 +327,47 @@ pub(crate) fn play(seed: u64) -> u64 {
 /// Outputs, state and books are those of the model.
 fn compare(world: &mut World, flow: &Played, model: &FlowModel<'_>) {
     let process = &world.plan.processes["p"];
-    let mut streams: Vec<String> = process.sinks.iter().map(|sink| sink.stream.clone()).collect();
+    let mut streams: Vec<String> = process
+        .sinks
+        .iter()
+        .map(|sink| sink.stream.clone())
+        .collect();
     let ways = process.ways_out.iter().filter_map(|way| way.stream.clone());
     streams.extend(ways);
     streams.push("p_dlq".to_owned());
     streams.sort();
     streams.dedup();
     for stream in streams {
-        let is_letters = model.dead_letters().iter().any(|letter| letter.stream == stream);
+        let is_letters = model
+            .dead_letters()
+            .iter()
+            .any(|letter| letter.stream == stream);
         let mut expected = ByKey::new();
         for output in model.outputs(&stream) {
-            let value = if is_letters { String::new() } else { output.value.clone() };
+            let value = if is_letters {
+                String::new()
+            } else {
+                output.value.clone()
+            };
             let key = (stream.clone(), output.key.clone().unwrap_or_default());
             expected.entry(key).or_default().push((output.id, value));
         }
         let (log, topic) = (world.log.clone(), Topic::new(stream.clone()).unwrap());
-        let found = world
-            .sim
-            .block_on(&world.broker, async move { read_all(&log, &topic, 3).await });
+        let found = world.sim.block_on(
+            &world.broker,
+            async move { read_all(&log, &topic, 3).await },
+        );
         let mut written = ByKey::new();
         for stored in found {
             let record = stored.record;
             let text = |bytes: Option<bytes::Bytes>| {
                 String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap()
             };
-            let value = if is_letters { String::new() } else { text(record.value) };
+            let value = if is_letters {
+                String::new()
+            } else {
+                text(record.value)
+            };
             let id = record.headers.event_id().unwrap();
             let key = (stream.clone(), text(record.key));
             written.entry(key).or_default().push((id, value));
@@ -359,9 +380,10 @@ fn compare(world: &mut World, flow: &Played, model: &FlowModel<'_>) {
     }
     if let Some(name) = flow.state {
         let books = world.books();
-        let values = world
-            .sim
-            .block_on(&world.broker, async move { books.values(name).await.unwrap() });
+        let values = world.sim.block_on(
+            &world.broker,
+            async move { books.values(name).await.unwrap() },
+        );
         assert_eq!(values, model.state(name), "{}", flow.text);
     }
     let books = world.books();
@@ -373,11 +395,15 @@ fn compare(world: &mut World, flow: &Played, model: &FlowModel<'_>) {
     }
     let accounts = {
         let books = world.books();
-        world
-            .sim
-            .block_on(&world.broker, async move { books.accounts().await.unwrap() })
+        world.sim.block_on(
+            &world.broker,
+            async move { books.accounts().await.unwrap() },
+        )
     };
-    assert!(accounts.iter().all(|one| one.account.is_balanced()), "{accounts:#?}");
+    assert!(
+        accounts.iter().all(|one| one.account.is_balanced()),
+        "{accounts:#?}"
+    );
     let of_model = model.account();
     let sum = |get: fn(&tidegate_core::books::Account) -> i64| -> i64 {
         let inputs = accounts.iter().filter(|one| {
@@ -387,7 +413,11 @@ fn compare(world: &mut World, flow: &Played, model: &FlowModel<'_>) {
         inputs.map(|one| get(&one.account)).sum()
     };
     assert_eq!(sum(|account| account.accepted), of_model.accepted);
-    assert_eq!(sum(|account| account.parked), of_model.parked, "{accounts:#?}");
+    assert_eq!(
+        sum(|account| account.parked),
+        of_model.parked,
+        "{accounts:#?}"
+    );
     if accounts.len() == flow.streams.len() {
         assert_eq!(sum(|account| account.delivered), of_model.delivered);
         assert_eq!(sum(|account| account.dead_lettered), of_model.dead_lettered);
