@@ -17,7 +17,7 @@ const LEAST_TO_ROLL: u64 = 1024 * 1024;
 
 /// How far the base of one task is. It is taken back with the epoch that moved it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BaseRoll {
+pub(crate) struct BaseRoll {
     /// The base that commits name.
     base: i64,
     /// Bytes of the changelog behind the base.
@@ -39,7 +39,7 @@ struct NextBase {
 impl BaseRoll {
     /// A base that begins here, with so many bytes behind it.
     #[must_use]
-    pub fn new(base: i64, bytes: u64) -> Self {
+    pub(crate) fn new(base: i64, bytes: u64) -> Self {
         Self {
             base,
             bytes,
@@ -49,12 +49,12 @@ impl BaseRoll {
 
     /// The base that a commit names.
     #[must_use]
-    pub fn base(&self) -> i64 {
+    pub(crate) fn base(&self) -> i64 {
         self.base
     }
 
     /// The pieces that go with an epoch whose delta has so many bytes. Called before the open layer is sealed.
-    pub fn pieces(&mut self, state: &LayeredState, epoch: u64, delta: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn pieces(&mut self, state: &LayeredState, epoch: u64, delta: usize) -> Vec<Vec<u8>> {
         // A base whose last piece is committed becomes the one that commits name.
         if let Some(next) = &self.next
             && let (Some(first), None) = (next.first, &next.cursor)
@@ -100,7 +100,7 @@ impl BaseRoll {
     }
 
     /// So many bytes go into the changelog with an epoch.
-    pub fn written(&mut self, bytes: u64) {
+    pub(crate) fn written(&mut self, bytes: u64) {
         self.bytes += bytes;
         if let Some(next) = &mut self.next {
             next.bytes += bytes;
@@ -108,7 +108,7 @@ impl BaseRoll {
     }
 
     /// An epoch with pieces was committed; its first piece lies here, if anybody knows where.
-    pub fn placed(&mut self, first: Option<i64>) {
+    pub(crate) fn placed(&mut self, first: Option<i64>) {
         let Some(next) = &mut self.next else {
             return;
         };

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tidegate_core::env::{Clock, Spawn};
 use tidegate_core::{Code, Failure, FailureClass, GroupName, Mutex, Offset, Topic};
 use tidegate_log::{
-    Assignment, Commit, Fence, Log, LogError, Read, RecordPosition, Session, TopicPartition,
+    Assignment, Commit, Fence, Log, LogError, Read, RecordPosition, Session, SessionEvent,
+    TopicPartition,
 };
 use tokio::sync::mpsc;
 
@@ -103,6 +104,8 @@ impl Shard {
         let time = TaskClock::new(&clock);
         let (tell, mut recovered) = mpsc::unbounded_channel::<Recovered>();
         let mut commit: Option<CommitFuture> = None;
+        // A session that ends right after it lost its partitions was replaced by a namesake.
+        let mut was_lost = false;
         loop {
             let now = time.now_ms();
             let wakes_at = self.machine.wakes_at(now);
@@ -131,8 +134,11 @@ impl Shard {
                     Some(ShardQuestion::Drain) | None => MachineInput::Drain,
                 },
                 event = session.poll(), if self.machine.is_hungry() => match event {
-                    Ok(event) => MachineInput::Session(event),
-                    Err(error) => match poll_failure(error) {
+                    Ok(event) => {
+                        was_lost = matches!(event, SessionEvent::Lost(_));
+                        MachineInput::Session(event)
+                    }
+                    Err(error) => match poll_failure(error, was_lost) {
                         Some(failure) => return Err(self.ended(failure).await),
                         None => {
                             clock.sleep(ASK_AGAIN).await;
@@ -281,8 +287,12 @@ async fn answer(
 }
 
 /// A failure of a poll that stops the stage; none where polling goes on.
-fn poll_failure(error: LogError) -> Option<Failure> {
+fn poll_failure(error: LogError, was_lost: bool) -> Option<Failure> {
     let (code, message) = match &error {
+        LogError::Closed if !was_lost => {
+            let code = Code::from_static("stage.session.closed");
+            return Some(Failure::transient(code, "the log ended the session"));
+        }
         LogError::Closed => (
             "stage.instance.taken",
             "another process with the same instance name took this one's place".to_owned(),
