@@ -41,11 +41,7 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-fn run_process(
-    arguments: &Arguments,
-    run: &RunArgs,
-    output: Output,
-) -> Result<Exit, ErrorReport> {
+fn run_process(arguments: &Arguments, run: &RunArgs, output: Output) -> Result<Exit, ErrorReport> {
     logs::start(arguments.log_format, &arguments.log)?;
     let format = MessageFormat::of(arguments.log_format);
     on_tokio(commands::run::run(run, output, format))

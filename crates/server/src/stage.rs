@@ -80,5 +80,7 @@ async fn pending(
             "due": time(record.due_ms),
         })
     });
-    Ok(Json(json!({ "count": pending.len(), "pending": shown.collect::<Vec<Value>>() })))
+    Ok(Json(
+        json!({ "count": pending.len(), "pending": shown.collect::<Vec<Value>>() }),
+    ))
 }

@@ -33,8 +33,7 @@ impl StageOptions {
         host: &str,
     ) -> Result<Self, Box<Problem>> {
         let named = |path: &str, error: &dyn std::fmt::Display| config.problem(path, error);
-        let mut options =
-            Self::new(process).map_err(|error| named("flows", &error))?;
+        let mut options = Self::new(process).map_err(|error| named("flows", &error))?;
         options.instance = format!("{host}-{process}");
         if let Some(namespace) = config.text("stage-namespace") {
             namespace.clone_into(&mut options.namespace);
@@ -65,7 +64,11 @@ impl StageOptions {
             return Ok(options);
         }
         let key = |key: &str| format!("{path}.{key}");
-        let count = |name: &str| config.integer(&key(name)).and_then(|count| u64::try_from(count).ok());
+        let count = |name: &str| {
+            config
+                .integer(&key(name))
+                .and_then(|count| u64::try_from(count).ok())
+        };
         options.parallelism = count("parallelism").and_then(|count| u32::try_from(count).ok());
         if let Some(instance) = config.text(&key("instance")) {
             instance.clone_into(&mut options.instance);
@@ -105,8 +108,7 @@ impl StageOptions {
                 }
                 _ => {}
             }
-            self.group =
-                GroupName::new(group).map_err(|error| config.problem(&path, &error))?;
+            self.group = GroupName::new(group).map_err(|error| config.problem(&path, &error))?;
             found = Some((path, group));
         }
         Ok(())

@@ -263,7 +263,6 @@ impl Progress {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use std::ops::ControlFlow;
 /// use std::sync::Arc;
 /// use bytes::Bytes;
 /// use tidegate_core::{EventId, Offset};
@@ -271,7 +270,7 @@ impl Progress {
 /// use tidegate_log::{Record, StoredRecord};
 /// use tidegate_stage::chain::{ChainOutput, InputRecord, TaskOperators, TaskTime};
 /// use tidegate_stage::operators::{ChainOptions, TaskChain};
-/// # use tidegate_stage::task_state::{TableId, TaskState};
+/// # use tidegate_stage::task_state::{RowVisit, TableId, TaskState};
 /// # #[derive(Debug, Default)]
 /// # struct Tables(BTreeMap<(TableId, Vec<u8>), Bytes>);
 /// # impl TaskState for Tables {
@@ -279,7 +278,7 @@ impl Progress {
 /// #     fn put(&mut self, table: TableId, key: &[u8], value: Bytes) { self.0.insert((table, key.to_vec()), value); }
 /// #     fn delete(&mut self, table: TableId, key: &[u8]) { self.0.remove(&(table, key.to_vec())); }
 /// #     fn scan(&self, table: TableId, from: &[u8], to: Option<&[u8]>,
-/// #         visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) {
+/// #         visit: &mut RowVisit<'_>) {
 /// #         for ((_, key), value) in self.0.range((table, from.to_vec())..)
 /// #             .take_while(|((of, key), _)| *of == table && to.is_none_or(|to| &**key < to)) {
 /// #             if visit(key, value).is_break() { return; }

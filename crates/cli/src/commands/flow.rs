@@ -30,7 +30,10 @@ pub(crate) fn run(command: &FlowArgs, output: Output) -> Result<Exit, ErrorRepor
         FlowArgs::Fmt { files, check } => format_files(files, *check, output),
         FlowArgs::Explain(arguments) => explain::run(arguments, output),
         FlowArgs::Test { paths } => test_files::run(paths, output),
-        FlowArgs::Run { .. } => Err(ErrorReport::new("internal", "it is run by its own function")),
+        FlowArgs::Run { .. } => Err(ErrorReport::new(
+            "internal",
+            "it is run by its own function",
+        )),
     }
 }
 

@@ -21,8 +21,9 @@ async fn ask(at: &LedgerArgs, path: &str) -> Result<Value, ErrorReport> {
     target.get(path).await.map_err(|error| {
         let doing = format!("no answer about stages from {}", target.shown());
         // error-page: stage.unreachable
-        ErrorReport::of("stage.unreachable", &doing, &error)
-            .with_hint("is `tidegate run` running there, with `flows`? see docs/errors/stage.unreachable.md")
+        ErrorReport::of("stage.unreachable", &doing, &error).with_hint(
+            "is `tidegate run` running there, with `flows`? see docs/errors/stage.unreachable.md",
+        )
     })
 }
 
@@ -44,7 +45,14 @@ fn rows(list: &Value, names: &[&str]) -> Vec<Vec<String>> {
 async fn list(at: &LedgerArgs, output: Output) -> Result<Exit, ErrorReport> {
     let found = ask(at, "/tidegate/stages").await?;
     output.print(&found, || {
-        let names = ["process", "state", "records-in", "records-out", "dead-letters", "epochs"];
+        let names = [
+            "process",
+            "state",
+            "records-in",
+            "records-out",
+            "dead-letters",
+            "epochs",
+        ];
         grid(&names, rows(&found["stages"], &names))
     })?;
     Ok(Exit::Ok)

@@ -149,7 +149,8 @@ fn functions(config: &Config, plan: &FlowPlan) -> Result<RegisteredFunctions, Er
         match config.text(&format!("{path}.type")) {
             Some("file") => {}
             Some(other) => {
-                let message = format!("a stage cannot ask a lookup of type `{other}` yet: use `file`");
+                let message =
+                    format!("a stage cannot ask a lookup of type `{other}` yet: use `file`");
                 return Err(config.problem(&format!("{path}.type"), &message).into());
             }
             None => continue,

@@ -24,13 +24,21 @@ fn a_flow_runs_in_the_process_and_goes_on_after_a_kill() {
     let mut sent = 0;
     for signal in ["-KILL", "-TERM"] {
         let running = Running::start(dir, &[]);
-        assert!(running.banner.contains("order_totals"), "{}", running.banner);
+        assert!(
+            running.banner.contains("order_totals"),
+            "{}",
+            running.banner
+        );
         let url = format!("http://{}", running.address);
         wait(|| {
             let ran = run_in(dir, &["stage", "ls", "--url", &url, "-o", "json"]);
             ran.code == Some(0) && ran.json()["stages"][0]["state"] == "RUNNING"
         });
-        for value in [r#"{"customer":"a","amount":5}"#, r#"{"customer":"a","amount":0}"#, "no JSON"] {
+        for value in [
+            r#"{"customer":"a","amount":5}"#,
+            r#"{"customer":"a","amount":0}"#,
+            "no JSON",
+        ] {
             let ran = run_in(dir, &["send", "orders", "--key", "a", "--value", value]);
             assert_eq!(ran.code, Some(0), "{}", ran.stderr);
             sent += 1;
@@ -39,20 +47,35 @@ fn a_flow_runs_in_the_process_and_goes_on_after_a_kill() {
             let ran = run_in(dir, &["ledger", "--url", &url, "-o", "json"]);
             let ledger = ran.json();
             let components = ledger["components"].as_array().unwrap();
-            let of_stage = components.iter().find(|one| one["name"] == "order_totals@orders");
-            of_stage.is_some_and(|one| one["account"]["queued"] == 0 && one["account"]["accepted"] == sent)
+            let of_stage = components
+                .iter()
+                .find(|one| one["name"] == "order_totals@orders");
+            of_stage.is_some_and(|one| {
+                one["account"]["queued"] == 0 && one["account"]["accepted"] == sent
+            })
         });
         let ran = run_in(dir, &["stage", "show", "order_totals", "--url", &url]);
-        assert!(ran.stdout.contains("RUNNING"), "{}{}", ran.stdout, ran.stderr);
+        assert!(
+            ran.stdout.contains("RUNNING"),
+            "{}{}",
+            ran.stdout,
+            ran.stderr
+        );
         let ran = run_in(dir, &["audit"]);
         assert_eq!(ran.code, Some(0), "live: {}{}", ran.stdout, ran.stderr);
         running.signal(signal);
         running.end();
     }
     let ran = run_in(dir, &["tail", "totals", "--until", "end", "-o", "json"]);
-    let totals: Vec<String> = lines(&ran).iter().map(|line| line["value"].to_string()).collect();
+    let totals: Vec<String> = lines(&ran)
+        .iter()
+        .map(|line| line["value"].to_string())
+        .collect();
     assert_eq!(totals.len(), 2, "{totals:?}");
-    assert!(totals[1].contains("\"total\":10") || totals[1].contains("\\\"total\\\":10"), "{totals:?}");
+    assert!(
+        totals[1].contains("\"total\":10") || totals[1].contains("\\\"total\\\":10"),
+        "{totals:?}"
+    );
     let ran = run_in(dir, &["audit"]);
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("order_totals@orders"), "{}", ran.stdout);

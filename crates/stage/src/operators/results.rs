@@ -325,6 +325,7 @@ impl Run<'_> {
                 stage_name: self.fixed.name.clone(),
                 stage_instance: self.fixed.options.instance.clone(),
                 operator_name: by.to_owned(),
+                failure_kind: Some(format!("{}_failure", refusal.kind.word())),
             }),
         };
         let value = Bytes::from(letter.to_envelope());

@@ -27,7 +27,9 @@ pub(crate) struct Scenario {
 impl Scenario {
     /// One stream after the other, so that the order between topics does not matter.
     pub(crate) fn new(flow: &'static Played, process: &str, count: u64) -> Self {
-        let text = flow.text.replace("process p ", &format!("process {process} "));
+        let text = flow
+            .text
+            .replace("process p ", &format!("process {process} "));
         let checked = check_flows(&[&text], &Registered::default());
         let plan = Arc::new(checked.plan.unwrap());
         let mut random = Stream::new(11);
@@ -55,7 +57,12 @@ impl Scenario {
     }
 
     /// Makes the inputs.
-    pub(crate) async fn fill(topics: &[&str], partitions: i32, appends: Vec<Append>, log: &dyn Log) {
+    pub(crate) async fn fill(
+        topics: &[&str],
+        partitions: i32,
+        appends: Vec<Append>,
+        log: &dyn Log,
+    ) {
         for stream in topics {
             let config = TopicConfig::new(u32::try_from(partitions).unwrap());
             log.create_topic(&Topic::new(*stream).unwrap(), config)
@@ -192,7 +199,11 @@ fn r02_a_power_cut_at_each_operation_of_the_disk_changes_no_result() {
                 });
                 let done = sim.block_on(&observer, task.join());
                 if node.is_up() {
-                    assert_eq!(done, tidegate_core::env::TaskOutcome::Completed, "cut {kill}");
+                    assert_eq!(
+                        done,
+                        tidegate_core::env::TaskOutcome::Completed,
+                        "cut {kill}"
+                    );
                     break;
                 }
                 was_cut = true;

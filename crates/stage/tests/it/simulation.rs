@@ -13,7 +13,9 @@ use tidegate_core::{EventId, Mutex, Offset, Shutdown, Topic};
 use tidegate_flow::check::{Registered, check_flows};
 use tidegate_flow::model::{FlowModel, ModelInput, ModelScript};
 use tidegate_flow::plan::FlowPlan;
-use tidegate_log::{Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition};
+use tidegate_log::{
+    Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition,
+};
 use tidegate_sim::{LogRates, Node, Sim, SimLog, for_each_seed, scaled};
 use tidegate_stage::operators::RegisteredFunctions;
 use tidegate_stage::{PlantedBug, Stage, StageBooks, StageOptions, StreamOptions, plant};
@@ -91,16 +93,15 @@ pub(crate) const FLOWS: [Played; 6] = [
 
 /// Every stream of the flows.
 pub(crate) const STREAMS: [&str; 10] = [
-    "orders", "payments", "big", "totals", "copies", "orphans", "matched", "strays", "hourly", "late",
+    "orders", "payments", "big", "totals", "copies", "orphans", "matched", "strays", "hourly",
+    "late",
 ];
 
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
 
 /// An id whose last bits are a number.
 fn id_of(number: u64) -> EventId {
-    EventId::from_u128(
-        (u128::from(START_MS) << 80) | (7 << 76) | (0b10 << 62) | u128::from(number),
-    )
+    EventId::from_u128((u128::from(START_MS) << 80) | (7 << 76) | (0b10 << 62) | u128::from(number))
 }
 
 pub(crate) fn input(stream: &str, number: u64, draw: &mut dyn Entropy) -> ModelInput {
@@ -204,7 +205,13 @@ impl World {
 
     fn books(&self) -> StageBooks {
         let log: Arc<dyn Log> = Arc::new(self.log.clone());
-        StageBooks::new(log, &self.broker.env(), Arc::clone(&self.plan), options("p")).unwrap()
+        StageBooks::new(
+            log,
+            &self.broker.env(),
+            Arc::clone(&self.plan),
+            options("p"),
+        )
+        .unwrap()
     }
 
     /// Ends the faults and waits until everything that was sent is read.
@@ -242,7 +249,9 @@ pub(crate) fn play(seed: u64) -> u64 {
     let draw: &mut dyn Entropy = &mut script;
     let flow: &'static Played = &FLOWS[usize::try_from(draw.below(FLOWS.len() as u64)).unwrap()];
     let checked = check_flows(&[flow.text], &Registered::default());
-    let plan = checked.plan.unwrap_or_else(|| panic!("{:?}", checked.diagnostics));
+    let plan = checked
+        .plan
+        .unwrap_or_else(|| panic!("{:?}", checked.diagnostics));
     let plan = Arc::new(plan);
     let broker = sim.node("broker");
     let log = SimLog::new(&broker.env());
@@ -251,7 +260,9 @@ pub(crate) fn play(seed: u64) -> u64 {
     sim.block_on(&broker, async move {
         for stream in flow.streams {
             let config = TopicConfig::new(u32::try_from(partitions).unwrap());
-            made.create_topic(&Topic::new(*stream).unwrap(), config).await.unwrap();
+            made.create_topic(&Topic::new(*stream).unwrap(), config)
+                .await
+                .unwrap();
         }
     });
     let workers: Vec<(Node, Slot)> = (0..1 + draw.below(3))
@@ -282,7 +293,8 @@ pub(crate) fn play(seed: u64) -> u64 {
         let node = world.workers[number].0.clone();
         match draw.below(12) {
             0..6 => {
-                let stream = flow.streams[usize::try_from(draw.below(flow.streams.len() as u64)).unwrap()];
+                let stream =
+                    flow.streams[usize::try_from(draw.below(flow.streams.len() as u64)).unwrap()];
                 if stream != last {
                     // Records of two topics have no order; so the others are read first.
                     world.settle();
@@ -332,9 +344,9 @@ fn compare(world: &mut World, flow: &'static Played, model: &FlowModel<'_>) {
     let expected = Expected::of(flow, model, &world.plan, "p");
     let log: Arc<dyn Log> = Arc::new(world.log.clone());
     let (plan, env) = (Arc::clone(&world.plan), world.broker.env());
-    world
-        .sim
-        .block_on(&world.broker, async move { expected.check(log, &env, plan, options("p")).await });
+    world.sim.block_on(&world.broker, async move {
+        expected.check(log, &env, plan, options("p")).await
+    });
 }
 
 /// The results of the model.
@@ -368,7 +380,11 @@ impl Expected {
             let is_letters = letters.clone().any(|letter| letter.stream == name);
             let mut expected = ByKey::new();
             for output in model.outputs(&name) {
-                let value = if is_letters { String::new() } else { output.value.clone() };
+                let value = if is_letters {
+                    String::new()
+                } else {
+                    output.value.clone()
+                };
                 let key = output.key.clone().unwrap_or_default();
                 expected.entry(key).or_default().push((output.id, value));
             }
@@ -398,9 +414,16 @@ impl Expected {
             let mut written = ByKey::new();
             for stored in read_all(&*log, &topic, flow.partitions).await {
                 let record = stored.record;
-                let value = if *is_letters { String::new() } else { text(record.value) };
+                let value = if *is_letters {
+                    String::new()
+                } else {
+                    text(record.value)
+                };
                 let id = record.headers.event_id().unwrap();
-                written.entry(text(record.key)).or_default().push((id, value));
+                written
+                    .entry(text(record.key))
+                    .or_default()
+                    .push((id, value));
             }
             if !flow.is_ordered || *is_letters {
                 written.values_mut().for_each(|list| list.sort());
@@ -414,24 +437,39 @@ impl Expected {
             .collect();
         let books = StageBooks::new(log, env, plan, options).unwrap();
         if let Some(name) = flow.state {
-            assert_eq!(books.values(name).await.unwrap(), self.state, "{}", flow.text);
+            assert_eq!(
+                books.values(name).await.unwrap(),
+                self.state,
+                "{}",
+                flow.text
+            );
         }
         for one in &books.audit().await.unwrap() {
             assert!(one.missing.is_empty(), "{one:#?}");
         }
         let accounts = books.accounts().await.unwrap();
-        assert!(accounts.iter().all(|one| one.account.is_balanced()), "{accounts:#?}");
+        assert!(
+            accounts.iter().all(|one| one.account.is_balanced()),
+            "{accounts:#?}"
+        );
         let sum = |get: fn(&Account) -> i64| -> i64 {
             let own = accounts
                 .iter()
                 .filter(|one| inputs.iter().any(|input| one.name.ends_with(input)));
             own.map(|one| get(&one.account)).sum()
         };
-        assert_eq!(sum(|account| account.parked), self.account.parked, "{accounts:#?}");
+        assert_eq!(
+            sum(|account| account.parked),
+            self.account.parked,
+            "{accounts:#?}"
+        );
         if accounts.len() == flow.streams.len() {
             assert_eq!(sum(|account| account.accepted), self.account.accepted);
             assert_eq!(sum(|account| account.delivered), self.account.delivered);
-            assert_eq!(sum(|account| account.dead_lettered), self.account.dead_lettered);
+            assert_eq!(
+                sum(|account| account.dead_lettered),
+                self.account.dead_lettered
+            );
         }
     }
 }

@@ -247,6 +247,8 @@ fn r26_an_output_that_does_not_fit_is_a_dead_letter() {
         (letter.event_id, letter.attempts),
         (EventId::from_u128(2), 1)
     );
+    let kind = letter.stage.and_then(|stage| stage.failure_kind);
+    assert_eq!(kind.as_deref(), Some("transform_failure"));
     // The record that failed has not counted, and the stage went on.
     assert_eq!(task.values("n")["x"], "2");
     let account = task.account();
