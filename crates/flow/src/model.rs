@@ -1,10 +1,11 @@
 //! The model: a plain interpreter of a plan, which says what the runtime has to do.
 //!
 //! One record at a time, ordered maps, virtual time, no durability and no speed. A record that fails leaves
-//! everything as it was before it came, and takes the way that its handler names.
+//! everything as it was before it came, and takes the way that its handler names. Where the handler allows another
+//! attempt, the record waits for it and is then worked on from its beginning; later records go on meanwhile. A system
+//! failure stops the process: what comes from then on stays queued.
 //!
-//! Two things are simpler than in the runtime: attempts follow each other without their delays, and there is one
-//! partition.
+//! Two things are simpler than in the runtime: waits have no jitter, and there is one partition.
 
 mod combine;
 mod memory;
@@ -18,18 +19,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tidegate_core::EventId;
 use tidegate_core::books::{Account, Books, LossReason, Place};
+use tidegate_core::{EventId, FailureClass};
 
 pub use outputs::{ModelDeadLetter, ModelOutput};
 pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, ScriptedTransform};
 
-use self::memory::{Memory, ModelTimer, state_time};
+use self::memory::{Memory, ModelRecord, ModelWork, state_time};
 use self::outputs::Came;
 use crate::expression::{EvaluationFailure, RecordMetadata};
-use crate::plan::{
-    FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SlowPlan, SourcePlan,
-};
+use crate::plan::{FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SlowPlan};
 use crate::value::JsonRecord;
 
 /// How long an input may be silent before it stops holding back the watermark.
@@ -130,6 +129,8 @@ pub struct FlowModel<'p> {
     /// The clock in milliseconds since 1970; none before the first record.
     clock: Option<i64>,
     is_slow: bool,
+    /// Whether a system failure has ended it.
+    is_stopped: bool,
     memory: Memory,
     offsets: BTreeMap<String, i64>,
     /// The results of the record or timer that is being worked on.
@@ -152,6 +153,7 @@ impl<'p> FlowModel<'p> {
             script,
             clock: None,
             is_slow: false,
+            is_stopped: false,
             memory: Memory::default(),
             offsets: BTreeMap::new(),
             results: outputs::Results::default(),
@@ -189,8 +191,8 @@ impl<'p> FlowModel<'p> {
         let offset = *offset - 1;
         let made = || EventId::derived(&[&input.stream, &offset.to_string()]);
         let id = input.id.unwrap_or_else(made);
-        let takes = |source: &&SourcePlan| source.stream == input.stream;
-        for source in self.process.sources.iter().filter(takes) {
+        let sources = self.process.sources.iter().enumerate();
+        for (source, _) in sources.filter(|(_, source)| source.stream == input.stream) {
             let metadata = RecordMetadata {
                 key: input.key.clone(),
                 id: id.to_string(),
@@ -200,49 +202,98 @@ impl<'p> FlowModel<'p> {
                 timestamp: timestamp(at),
                 headers: input.headers.clone(),
             };
-            self.take(source, &input.value, metadata, id);
+            let record = ModelRecord {
+                source,
+                value: input.value.clone(),
+                metadata,
+                id,
+            };
+            let loss = self.slow_loss(id).filter(|_| self.is_slow);
+            match loss.map(Place::Lost) {
+                _ if self.is_stopped => self.results.settle(&[id], Place::Queued),
+                Some(lost) => self.results.settle(&[id], lost),
+                None => self.work(0, ModelWork::Record(record)),
+            }
             self.commit();
         }
         self.fire_due();
     }
 
-    /// One record of one input, from its bytes to its last place.
-    fn take(&mut self, source: &SourcePlan, value: &[u8], metadata: RecordMetadata, id: EventId) {
-        let loss = self.slow_loss(id).filter(|_| self.is_slow);
-        if let Some(reason) = loss {
-            return self.results.settle(&[id], Place::Lost(reason));
-        }
+    /// Works on a record or a timer, after so many attempts that failed.
+    fn work(&mut self, failed: u32, work: ModelWork) {
         let before = self.memory.clone();
-        let mut moving = Moving {
-            record: JsonRecord::default(),
-            time: metadata.timestamp.as_millisecond(),
-            metadata: metadata.clone(),
-            id,
-            ids: vec![id],
+        let done = match &work {
+            ModelWork::Record(record) => self.take(record),
+            ModelWork::Timer(timer) => self.fired(timer),
         };
-        let came = Came {
-            metadata: &metadata,
-            value,
-            ids: &[id],
+        let Err(mut failure) = done else {
+            return self.commit();
         };
-        match self.decode(source, value, &mut moving) {
-            Ok(true) => {}
-            Ok(false) => return self.results.settle(&[id], Place::Delivered),
-            Err(failure) => {
+        failure.attempts = failed + 1;
+        self.memory.go_back(before);
+        let mut handlers = self.process.handlers.iter();
+        let handler = handlers.find(|handler| handler.failure == failure.kind);
+        let retry = handler.and_then(|handler| handler.retry);
+        let retry = retry.filter(|retry| u64::from(failure.attempts) < retry.attempts);
+        match (failure.failure.class, retry) {
+            (FailureClass::System, _) => {
+                self.is_stopped = true;
+                self.results = outputs::Results::default();
+                self.settle_record(&work, Place::Queued);
+            }
+            (FailureClass::Transient, Some(retry)) => {
+                self.results = outputs::Results::default();
+                self.settle_record(&work, Place::Retrying);
+                let wait = retry.waits().wait_without_jitter(failed).as_millis();
+                let due = self
+                    .now()
+                    .saturating_add(i64::try_from(wait).unwrap_or(i64::MAX));
+                self.memory.retry_at(due, failure.attempts, work);
+            }
+            _ => {
                 self.results.clear();
-                return self.bury(&format!("{}_dlq", self.name), &failure, "decode", &came);
+                match &work {
+                    ModelWork::Record(record) => self.handle(&failure, &Came::as_sent(record)),
+                    ModelWork::Timer(timer) => {
+                        // The handler gets the record as it was when the step failed.
+                        self.memory.forget(timer);
+                        let value = failure.moving.record.to_string();
+                        self.handle(&failure, &Came::of(&failure.moving, &value));
+                    }
+                }
             }
         }
-        let time = moving.time;
-        if let Err(failure) = self.flow(&source.alias, 0, moving) {
-            self.memory = before;
-            self.results.clear();
-            self.handle(&failure, &came);
+        self.commit();
+    }
+
+    /// The place of a record; those of a timer are where they were.
+    fn settle_record(&mut self, work: &ModelWork, place: Place) {
+        if let ModelWork::Record(record) = work {
+            self.results.settle(&[record.id], place);
         }
-        let now = self.now();
+    }
+
+    /// One record of one input, from its bytes to its last place.
+    fn take(&mut self, sent: &ModelRecord) -> Stepped {
+        let source = &self.process.sources[sent.source];
+        let mut moving = Moving {
+            record: JsonRecord::default(),
+            time: sent.metadata.timestamp.as_millisecond(),
+            metadata: sent.metadata.clone(),
+            id: sent.id,
+            ids: vec![sent.id],
+        };
+        if let Err(failure) = self.decode(source, &sent.value, &mut moving) {
+            let stream = format!("{}_dlq", self.name);
+            self.bury(&stream, &failure, "decode", &Came::as_sent(sent));
+            return Ok(());
+        }
+        let (time, now) = (moving.time, self.now());
+        let done = self.enter(source, moving);
         let input = self.memory.input(&source.alias);
         input.newest = input.newest.max(Some(time));
         input.last_seen = now;
+        done
     }
 
     /// The reason for which a record is lost while the process is slow.
@@ -268,23 +319,34 @@ impl<'p> FlowModel<'p> {
     }
 
     fn move_clock(&mut self, to: i64) {
-        if self.process.time.is_none() {
-            while let Some(due) = self.memory.next_due().filter(|due| *due <= to) {
-                self.clock = Some(due.max(self.now()));
-                self.fire_due();
-            }
+        while let Some(due) = self.next_due().filter(|due| *due <= to) {
+            self.clock = Some(due.max(self.now()));
+            self.fire_due();
         }
         self.clock = Some(to);
         self.fire_due();
     }
 
-    /// The end of all inputs: in `mode batch` it ends every join.
+    /// The next time of the clock at which something happens.
+    fn next_due(&self) -> Option<i64> {
+        let timers = self
+            .memory
+            .next_due()
+            .filter(|_| self.process.time.is_none());
+        let dues = timers.into_iter().chain(self.memory.next_retry());
+        dues.min().filter(|_| !self.is_stopped)
+    }
+
+    /// The end of all inputs: in `mode batch` it ends every retry and every join.
     pub fn finish(&mut self) {
         if self.process.mode != ModePlan::Batch {
             return;
         }
-        while let Some(timer) = self.memory.pop_due(i64::MAX) {
-            self.fire(&timer);
+        while let Some(due) = self.memory.next_retry().filter(|_| !self.is_stopped) {
+            self.move_clock(due.max(self.now()));
+        }
+        while let Some(timer) = self.memory.pop_due(i64::MAX).filter(|_| !self.is_stopped) {
+            self.work(0, ModelWork::Timer(timer));
         }
     }
 
@@ -299,19 +361,15 @@ impl<'p> FlowModel<'p> {
     }
 
     fn fire_due(&mut self) {
-        while let Some(timer) = self.memory.pop_due(self.progress()) {
-            self.fire(&timer);
+        while !self.is_stopped {
+            let timer = self.memory.pop_due(self.progress());
+            let timer = timer.map(|timer| (0, ModelWork::Timer(timer)));
+            let now = self.now();
+            let Some((failed, work)) = timer.or_else(|| self.memory.pop_retry(now)) else {
+                return;
+            };
+            self.work(failed, work);
         }
-    }
-
-    fn fire(&mut self, timer: &ModelTimer) {
-        if let Err(failure) = self.fired(timer) {
-            // The timer took its entry out for good: the handler gets the record as it was.
-            self.results.clear();
-            let value = failure.moving.record.to_string();
-            self.handle(&failure, &Came::of(&failure.moving, &value));
-        }
-        self.commit();
     }
 
     /// The records of a stream, in the order of their commit.

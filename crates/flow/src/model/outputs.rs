@@ -8,6 +8,8 @@ use tidegate_core::books::{LossReason, Place};
 use tidegate_core::dead_letter::{LastFailure, Reason, RecordOrigin, StageContext};
 use tidegate_core::{DeadLetter, EventId, FailureClass, Offset, Partition, TierIndex, Topic};
 
+use super::memory::ModelRecord;
+use super::script::ScriptedFailure;
 use super::{FlowModel, Moving, StepFailure, Stepped, timestamp};
 use crate::expression::RecordMetadata;
 use crate::plan::{CompletionPlan, FailureKind, LeavePlan, conform};
@@ -92,6 +94,15 @@ pub(super) struct Came<'a> {
 }
 
 impl<'a> Came<'a> {
+    /// The record as it was sent.
+    pub(super) fn as_sent(sent: &'a ModelRecord) -> Self {
+        Self {
+            metadata: &sent.metadata,
+            value: &sent.value,
+            ids: std::slice::from_ref(&sent.id),
+        }
+    }
+
     /// The record at a later place, with its text.
     pub(super) fn of(moving: &'a Moving, text: &'a str) -> Self {
         Self {
@@ -120,8 +131,12 @@ impl FlowModel<'_> {
         let kind = FailureKind::Transform;
         self.conform(&mut record, sink.and_then(|sink| sink.schema.as_ref()))
             .map_err(|error| moving.refused(kind, "schema.invalid", &error))?;
-        if let Some(failure) = self.script.sinks.get(stream) {
-            let failure = failure.to_failure();
+        if let Some(failure) = self
+            .script
+            .sinks
+            .get_mut(stream)
+            .and_then(ScriptedFailure::happen)
+        {
             let told = (stream.to_owned(), moving.clone(), Some(failure.to_string()));
             self.results.refused = Some(told);
             return Err(moving.fails(kind, failure));

@@ -11,13 +11,13 @@ use crate::value::paths::{key_of, last_name, raw_at};
 use crate::value::{FlowType, FlowValue, JsonRecord};
 
 impl FlowModel<'_> {
-    /// Fills in the record of some bytes; false where the filter of the input does not want it.
+    /// Fills in the record of some bytes.
     pub(super) fn decode(
         &mut self,
         source: &SourcePlan,
         value: &[u8],
         moving: &mut Moving,
-    ) -> Stepped<bool> {
+    ) -> Stepped {
         let invalid = |moving: &Moving, message: &str| {
             moving.refused(FailureKind::Transform, "schema.invalid", message)
         };
@@ -41,8 +41,17 @@ impl FlowModel<'_> {
         if !self.process.partition_by.is_empty() {
             moving.metadata.key = Some(key_of(&moving.record, &self.process.partition_by));
         }
-        let filter = source.filter.as_ref();
-        filter.map_or(Ok(true), |filter| self.is_true(filter, moving))
+        Ok(())
+    }
+
+    /// A record that was decoded: the filter of its input, then the steps.
+    pub(super) fn enter(&mut self, source: &SourcePlan, moving: Moving) -> Stepped {
+        if let Some(filter) = &source.filter
+            && !self.is_true(filter, &moving)?
+        {
+            return self.delivered(&moving);
+        }
+        self.flow(&source.alias, 0, moving)
     }
 
     /// Moves a record of a stream through the steps from `start` on.
@@ -127,7 +136,7 @@ impl FlowModel<'_> {
     ) -> Stepped {
         let key = key_of(&moving.record, on);
         let kind = FailureKind::Lookup;
-        let answer = self.attempts(kind, moving, |script| script.ask(lookup, &key))?;
+        let answer = self.ask(kind, moving, |script| script.ask(lookup, &key))?;
         let answer = answer.as_ref();
         if select.is_empty() {
             let nested = answer.map_or_else(|| "null".to_owned(), JsonRecord::to_string);

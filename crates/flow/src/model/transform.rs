@@ -3,8 +3,6 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use tidegate_core::FailureClass;
-
 use super::memory::{StateValues, state_time};
 use super::script::ModelScript;
 use super::{FlowModel, Moving, Stepped, timestamp};
@@ -221,7 +219,7 @@ impl FlowModel<'_> {
                     let message = format!("the script has no transform `{}`", transform.name);
                     return Err(moving.refused(kind, "function.missing", &message));
                 };
-                let records = self.attempts(kind, moving, |_| function(&moving.record))?;
+                let records = self.ask(kind, moving, |_| function(&moving.record))?;
                 Ok(records
                     .into_iter()
                     .map(|record| moving.with(record))
@@ -293,34 +291,17 @@ impl FlowModel<'_> {
         let text = moving.record.to_string();
         let record = FlowValue::parse_json(&text, &FlowType::Dynamic);
         let record = record.map_err(|error| moving.refused(kind, "schema.invalid", &error.0))?;
-        self.attempts(kind, moving, |_| function(std::slice::from_ref(&record)))
+        self.ask(kind, moving, |_| function(std::slice::from_ref(&record)))
     }
 
-    /// Attempts at something that may fail for a while, as the handler of its kind allows.
-    pub(super) fn attempts<T>(
+    /// One question to the world outside, which may fail for a while.
+    pub(super) fn ask<T>(
         &mut self,
         kind: FailureKind,
         moving: &Moving,
-        mut attempt: impl FnMut(&mut ModelScript) -> Result<T, Box<EvaluationFailure>>,
+        ask: impl FnOnce(&mut ModelScript) -> Result<T, Box<EvaluationFailure>>,
     ) -> Stepped<T> {
-        let mut handlers = self.process.handlers.iter();
-        let handler = handlers.find(|handler| handler.failure == kind);
-        let retry = handler.and_then(|handler| handler.retry);
-        let most = retry.map_or(1, |retry| retry.attempts);
-        let mut used = 0_u32;
-        loop {
-            used += 1;
-            let failure = match attempt(&mut self.script) {
-                Ok(value) => return Ok(value),
-                Err(failure) => failure,
-            };
-            // Another attempt at a permanent failure changes nothing.
-            if u64::from(used) >= most || failure.class != FailureClass::Transient {
-                let mut failed = moving.fails(kind, failure);
-                failed.attempts = used;
-                return Err(failed);
-            }
-        }
+        ask(&mut self.script).map_err(|failure| moving.fails(kind, failure))
     }
 }
 
