@@ -15,11 +15,12 @@ mod steps;
 mod transform;
 mod window;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tidegate_core::books::{Account, Books, LossReason, Place};
+use tidegate_core::books::{Account, Books, Place};
 use tidegate_core::{EventId, FailureClass};
 
 pub use outputs::{ModelDeadLetter, ModelOutput};
@@ -27,8 +28,9 @@ pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, Scr
 
 use self::memory::{Memory, ModelRecord, ModelWork, state_time};
 use self::outputs::Came;
+use crate::apply::{RecordView, Refusal, slow_loss};
 use crate::expression::{EvaluationFailure, RecordMetadata};
-use crate::plan::{FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SlowPlan};
+use crate::plan::{FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan};
 use crate::value::JsonRecord;
 
 /// How long an input may be silent before it stops holding back the watermark.
@@ -80,6 +82,21 @@ impl Moving {
         }
     }
 
+    fn refuses(&self, refusal: Refusal) -> StepFailure {
+        StepFailure {
+            attempts: refusal.attempts,
+            ..self.fails(refusal.kind, refusal.failure)
+        }
+    }
+
+    const fn view(&self) -> RecordView<'_> {
+        RecordView {
+            record: &self.record,
+            metadata: &self.metadata,
+            time: self.time,
+        }
+    }
+
     fn refused(&self, kind: FailureKind, code: &'static str, message: &str) -> StepFailure {
         self.fails(kind, EvaluationFailure::new(code, message))
     }
@@ -125,13 +142,15 @@ pub struct FlowModel<'p> {
     plan: &'p FlowPlan,
     process: &'p ProcessPlan,
     name: String,
-    script: ModelScript,
+    script: RefCell<ModelScript>,
     /// The clock in milliseconds since 1970; none before the first record.
     clock: Option<i64>,
     is_slow: bool,
     /// Whether a system failure has ended it.
     is_stopped: bool,
     memory: Memory,
+    /// The memory after a timer took out its entry.
+    taken_out: Option<Memory>,
     offsets: BTreeMap<String, i64>,
     /// The results of the record or timer that is being worked on.
     results: outputs::Results,
@@ -150,11 +169,12 @@ impl<'p> FlowModel<'p> {
             plan,
             process: plan.processes.get(process)?,
             name: process.to_owned(),
-            script,
+            script: RefCell::new(script),
             clock: None,
             is_slow: false,
             is_stopped: false,
             memory: Memory::default(),
+            taken_out: None,
             offsets: BTreeMap::new(),
             results: outputs::Results::default(),
             outputs: Vec::new(),
@@ -208,7 +228,7 @@ impl<'p> FlowModel<'p> {
                 metadata,
                 id,
             };
-            let loss = self.slow_loss(id).filter(|_| self.is_slow);
+            let loss = slow_loss(&self.process.slow, id).filter(|_| self.is_slow);
             match loss.map(Place::Lost) {
                 _ if self.is_stopped => self.results.settle(&[id], Place::Queued),
                 Some(lost) => self.results.settle(&[id], lost),
@@ -222,6 +242,7 @@ impl<'p> FlowModel<'p> {
     /// Works on a record or a timer, after so many attempts that failed.
     fn work(&mut self, failed: u32, work: ModelWork) {
         let before = self.memory.clone();
+        self.taken_out = None;
         let done = match &work {
             ModelWork::Record(record) => self.take(record),
             ModelWork::Timer(timer) => self.fired(timer),
@@ -230,7 +251,6 @@ impl<'p> FlowModel<'p> {
             return self.commit();
         };
         failure.attempts = failed + 1;
-        self.memory.go_back(before);
         let mut handlers = self.process.handlers.iter();
         let handler = handlers.find(|handler| handler.failure == failure.kind);
         let retry = handler.and_then(|handler| handler.retry);
@@ -238,29 +258,32 @@ impl<'p> FlowModel<'p> {
         match (failure.failure.class, retry) {
             (FailureClass::System, _) => {
                 self.is_stopped = true;
+                self.memory.go_back(before);
                 self.results = outputs::Results::default();
                 self.settle_record(&work, Place::Queued);
             }
             (FailureClass::Transient, Some(retry)) => {
+                self.memory.go_back(before);
                 self.results = outputs::Results::default();
                 self.settle_record(&work, Place::Retrying);
                 let wait = retry.waits().wait_without_jitter(failed).as_millis();
-                let due = self
-                    .now()
-                    .saturating_add(i64::try_from(wait).unwrap_or(i64::MAX));
+                let wait = i64::try_from(wait).unwrap_or(i64::MAX);
+                let due = self.now().saturating_add(wait);
                 self.memory.retry_at(due, failure.attempts, work);
             }
             _ => {
                 self.results.clear();
-                match &work {
-                    ModelWork::Record(record) => self.handle(&failure, &Came::as_sent(record)),
-                    ModelWork::Timer(timer) => {
-                        // The handler gets the record as it was when the step failed.
-                        self.memory.forget(timer);
-                        let value = failure.moving.record.to_string();
-                        self.handle(&failure, &Came::of(&failure.moving, &value));
+                let value = failure.moving.record.to_string();
+                let (memory, came) = match &work {
+                    ModelWork::Record(record) => (before, Came::as_sent(record)),
+                    // The timer took its entry out for good, and nothing else stays.
+                    ModelWork::Timer(_) => {
+                        let memory = self.taken_out.take().unwrap_or(before);
+                        (memory, Came::of(&failure.moving, &value))
                     }
-                }
+                };
+                self.memory.go_back(memory);
+                self.handle(&failure, &came);
             }
         }
         self.commit();
@@ -294,22 +317,6 @@ impl<'p> FlowModel<'p> {
         input.newest = input.newest.max(Some(time));
         input.last_seen = now;
         done
-    }
-
-    /// The reason for which a record is lost while the process is slow.
-    fn slow_loss(&self, id: EventId) -> Option<LossReason> {
-        match &self.process.slow {
-            SlowPlan::Block | SlowPlan::BlockAlert { .. } => None,
-            SlowPlan::Drop { .. } => Some(LossReason::from_static("slow_drop")),
-            SlowPlan::Sample { rate, .. } => {
-                // The hash of the id, so that a replay keeps the same ones.
-                let hashed = EventId::derived(&[&id.to_string()]).as_u128();
-                #[expect(clippy::cast_precision_loss, reason = "a share of records, not money")]
-                let share = (hashed >> 64) as f64 / 18_446_744_073_709_551_616.0;
-                let is_kept = share < rate.parse().unwrap_or(1.0);
-                (!is_kept).then(|| LossReason::from_static("slow_sample"))
-            }
-        }
     }
 
     /// Moves the clock; timers that become due fire in their order.
@@ -352,16 +359,26 @@ impl<'p> FlowModel<'p> {
 
     /// The time that timers run on: the watermark, or the clock.
     fn progress(&self) -> i64 {
-        let Some(time) = &self.process.time else {
+        if self.process.time.is_none() {
             return self.now();
+        }
+        self.memory.watermark
+    }
+
+    /// Moves the watermark, which never goes back.
+    fn move_watermark(&mut self) {
+        let Some(time) = &self.process.time else {
+            return;
         };
         let idle = i64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
         let newest = self.memory.newest(self.now(), idle);
-        newest.saturating_sub(ms(time.watermark_delay_ms))
+        let watermark = newest.saturating_sub(ms(time.watermark_delay_ms));
+        self.memory.watermark = self.memory.watermark.max(watermark);
     }
 
     fn fire_due(&mut self) {
         while !self.is_stopped {
+            self.move_watermark();
             let timer = self.memory.pop_due(self.progress());
             let timer = timer.map(|timer| (0, ModelWork::Timer(timer)));
             let now = self.now();
@@ -410,7 +427,7 @@ impl<'p> FlowModel<'p> {
         let plan = self.process.state.iter().find(|state| state.id == id);
         plan.map_or_else(BTreeMap::new, |plan| {
             let time = state_time(plan, self.now(), self.progress());
-            self.memory.state.shown(plan, time)
+            self.memory.state.borrow().shown(plan, time)
         })
     }
 

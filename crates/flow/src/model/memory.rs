@@ -1,13 +1,15 @@
 //! Everything that is kept between records.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use tidegate_core::EventId;
 
 use super::window::OpenWindow;
 use super::{Moving, ms};
+use crate::apply::unset;
 use crate::expression::RecordMetadata;
-use crate::plan::{StateKind, StatePlan};
+use crate::plan::StatePlan;
 use crate::value::FlowValue;
 
 /// Something that happens later to an entry of a step.
@@ -62,10 +64,12 @@ pub(super) struct KeptRecord {
 type ByKey<T> = BTreeMap<(usize, String), T>;
 
 /// Everything that a process remembers.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Memory {
     inputs: BTreeMap<String, InputProgress>,
-    pub(super) state: StateValues,
+    /// The event time that all inputs have passed.
+    pub(super) watermark: i64,
+    pub(super) state: RefCell<StateValues>,
     /// When the first record of a key was seen.
     pub(super) seen: ByKey<i64>,
     pub(super) kept: ByKey<Vec<KeptRecord>>,
@@ -74,6 +78,22 @@ pub(super) struct Memory {
     /// What waits for another attempt, by its due time on the clock, with the attempts that failed.
     retries: BTreeMap<(i64, u64), (u32, ModelWork)>,
     numbers: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            inputs: BTreeMap::new(),
+            watermark: i64::MIN,
+            state: RefCell::default(),
+            seen: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            numbers: 0,
+        }
+    }
 }
 
 impl Memory {
@@ -125,13 +145,6 @@ impl Memory {
         self.retries.pop_first().map(|(_, retry)| retry)
     }
 
-    /// Takes out what a timer is about.
-    pub(super) fn forget(&mut self, timer: &ModelTimer) {
-        if let Some(kept) = self.kept.get_mut(&(timer.step, timer.key.clone())) {
-            kept.retain(|kept| kept.entry != timer.entry);
-        }
-    }
-
     pub(super) fn next_due(&self) -> Option<i64> {
         self.timers.keys().next().map(|(due, _)| *due)
     }
@@ -178,19 +191,6 @@ impl StateValue {
             };
             time >= since.saturating_add(ms(ttl.after_ms))
         })
-    }
-}
-
-/// The value of a state before it was ever written.
-fn unset(plan: &StatePlan) -> FlowValue<'static> {
-    let StateKind::Local(kind) = &plan.kind else {
-        return FlowValue::Null;
-    };
-    match kind.as_str() {
-        "counter" => FlowValue::Integer(0),
-        "map" => FlowValue::map(Vec::<(&str, FlowValue<'static>)>::new()),
-        "list" => FlowValue::list(Vec::new()),
-        _ => FlowValue::Null,
     }
 }
 
