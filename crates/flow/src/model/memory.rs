@@ -75,7 +75,7 @@ pub(super) struct Memory {
     pub(super) kept: ByKey<Vec<KeptRecord>>,
     pub(super) windows: ByKey<Vec<OpenWindow>>,
     timers: BTreeMap<(i64, u64), ModelTimer>,
-    /// What waits for another attempt, by its due time on the clock, with the attempts that failed.
+    /// Work that waits for another attempt, by its due time on the clock, with the attempts that failed.
     retries: BTreeMap<(i64, u64), (u32, ModelWork)>,
     numbers: u64,
 }
