@@ -267,7 +267,7 @@ impl KafkaInner {
         let free = producers.room.available_permits();
         telemetry::in_flight((producers.room_permits - free) * GRAIN);
         let (waiting, done) = PendingDeliveries::new(batch.records.len(), Some(room));
-        let mut not_sent = None;
+        let mut not_sent: Option<(usize, KafkaError)> = None;
         for (index, routed) in batch.records.iter().enumerate() {
             let ticket = DeliveryHandle::new(&waiting, index);
             if let Some((refused, error)) = &not_sent {
