@@ -39,7 +39,10 @@ pub(crate) fn add(dir: &Path, rows: &[(&str, &str, &str)]) {
 
 /// Adds rows in one transaction.
 pub(crate) fn add_events(dir: &Path, events: &[NewOutboxEvent]) {
-    add_events_to(&format!("sqlite://{}", dir.join("shop.db").display()), events);
+    add_events_to(
+        &format!("sqlite://{}", dir.join("shop.db").display()),
+        events,
+    );
 }
 
 /// The same in any database.
@@ -279,7 +282,10 @@ fn o09_a_poison_row_is_listed_explained_retried_and_purged() {
 fn a02_a_purged_dead_row_is_lost_with_its_reason_and_a_wrong_request_uses_up_no_key() {
     let dir = migrated();
     let dir = dir.path();
-    add_events(dir, &[NewOutboxEvent::new("order-1", "T", "1").topic("no topic")]);
+    add_events(
+        dir,
+        &[NewOutboxEvent::new("order-1", "T", "1").topic("no topic")],
+    );
     let running = Running::start(dir, &[]);
     wait_for(dir, "dead", 1);
     let purge = |status: &str| {
@@ -292,7 +298,10 @@ fn a02_a_purged_dead_row_is_lost_with_its_reason_and_a_wrong_request_uses_up_no_
     let right = purge("DEAD");
     assert!(right.ends_with(r#"{"purged":1}"#), "{right}");
     let again = purge("DEAD");
-    assert!(again.ends_with(r#"{"purged":1}"#), "the same answer: {again}");
+    assert!(
+        again.ends_with(r#"{"purged":1}"#),
+        "the same answer: {again}"
+    );
     let metrics = running.get("/metrics");
     let lost = r#"tidegate_lost_total{component="outbox.default",reason="purged"} 1"#;
     assert!(metrics.contains(lost), "{metrics}");

@@ -171,7 +171,7 @@ fn first_occurrences(dir: &Path) -> (BTreeMap<String, Vec<usize>>, usize) {
                     let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec());
                     let key = text(stored.record.key.as_deref()).unwrap();
                     let number = text(stored.record.value.as_deref()).unwrap();
-                    let number = number.parse().unwrap();
+                    let number: usize = number.parse().unwrap();
                     let numbers = seen.entry(key).or_default();
                     match numbers.contains(&number) {
                         true => repeated += 1,
@@ -193,7 +193,10 @@ fn a08_o12_a_process_that_is_killed_loses_nothing_and_keeps_the_order() {
         Some(_) => 30,
         None => 3,
     };
-    let config = CONFIG.replace("{topic: orders,", "{topic: orders, lease: 500ms, batch-size: 20,");
+    let config = CONFIG.replace(
+        "{topic: orders,",
+        "{topic: orders, lease: 500ms, batch-size: 20,",
+    );
     let dir = migrated_with(&config);
     let dir = dir.path();
     for round in 0..kills {
@@ -209,7 +212,10 @@ fn a08_o12_a_process_that_is_killed_loses_nothing_and_keeps_the_order() {
         let limit = Instant::now() + Duration::from_secs(60);
         // Some rows of this round are sent, mostly not all.
         while ok(dir, &["outbox", "stats"])["pending"].as_u64().unwrap() >= (KEYS * EACH) as u64 {
-            assert!(Instant::now() < limit, "the rows of a dead relay go to the next");
+            assert!(
+                Instant::now() < limit,
+                "the rows of a dead relay go to the next"
+            );
         }
         running.signal("-KILL");
         assert_eq!(running.end().0, None);

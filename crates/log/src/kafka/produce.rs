@@ -420,6 +420,9 @@ mod tests {
             assert!(!failure::is_about_record(other));
         }
         // Each of them may be the one that is too large.
-        assert_eq!(code_behind(Code::MessageSizeTooLarge, false), Code::MessageSizeTooLarge);
+        assert_eq!(
+            code_behind(Code::MessageSizeTooLarge, false),
+            Code::MessageSizeTooLarge
+        );
     }
 }

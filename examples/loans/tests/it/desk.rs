@@ -14,8 +14,8 @@ use tidegate_core::env::system::SystemClock;
 use tidegate_core::env::{Clock, Env, Sleep};
 use tidegate_log::{Log, Read, Record, TopicPartition};
 use tidegate_server::Exporter;
-use tidegate_store::{Store, StoreOptions};
 use tidegate_store::sql::{SqlAccess, SqlConnection as _, SqlDatabase as _};
+use tidegate_store::{Store, StoreOptions};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

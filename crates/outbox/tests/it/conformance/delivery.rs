@@ -147,9 +147,7 @@ pub(super) async fn o02_several_relays_publish_each_event_once(backend: &Backend
     audit(&outbox, &backend.log).await;
 }
 
-pub(super) async fn o02_rows_of_a_relay_that_died_go_to_another_after_its_lease(
-    backend: &Backend,
-) {
+pub(super) async fn o02_rows_of_a_relay_that_died_go_to_another_after_its_lease(backend: &Backend) {
     let options = OutboxOptions {
         lease: Duration::from_secs(2),
         ..backend.options()
@@ -168,7 +166,10 @@ pub(super) async fn o02_rows_of_a_relay_that_died_go_to_another_after_its_lease(
     let heir = RunningRelay::start(&outbox, &backend.log);
     until_drained(&outbox).await;
     let sent = heir.stop().await.sent;
-    assert!(before.pending + before.claimed > 0 && sent > 0, "{before:?}");
+    assert!(
+        before.pending + before.claimed > 0 && sent > 0,
+        "{before:?}"
+    );
     let (seen, repeated) = backend.first_occurrences().await;
     assert_eq!(seen, expected(20, 40));
     let most = LANES * options.batch_size as usize;
