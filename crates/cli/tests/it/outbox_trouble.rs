@@ -235,59 +235,9 @@ fn a08_o12_a_process_that_is_killed_loses_nothing_and_keeps_the_order() {
 mod needs_kafka {
     use super::*;
     use crate::broker::Broker;
-    use crate::queue_live::needs_postgres::with;
-    use crate::run_store::Line;
 
     fn variable(name: &str) -> String {
         std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: cargo xtask services up"))
-    }
-
-    #[test]
-    #[ignore = "needs PostgreSQL and Kafka"]
-    fn o16_readyz_follows_database_and_broker_and_livez_stays() {
-        with(|url| {
-            let mut broker = Broker::start();
-            let (line, through) = Line::to_database(url);
-            let servers = broker.servers();
-            let config = format!(
-                "store: {{url: '{through}'}}\nlog: {{clusters: {{default: {{bootstrap-servers: \
-                 [\"{servers}\"], request-timeout: 2s}}}}, topics: {{orders: {{partitions: 2}}}}}}\n\
-                 outbox: {{topic: orders}}\neventlog: {{api: {{enabled: false}}}}\n"
-            );
-            let dir = migrated_with(&config);
-            let dir = dir.path();
-            let running = Running::start(dir, &[]);
-            let ready = |head: &str| {
-                let limit = Instant::now() + Duration::from_secs(90);
-                loop {
-                    let answer = running.get("/readyz");
-                    assert!(running.get("/livez").starts_with("HTTP/1.1 200"));
-                    if answer.starts_with(head) {
-                        return;
-                    }
-                    assert!(Instant::now() < limit, "{answer}");
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-            };
-            let event = |number: &str| NewOutboxEvent::new("order-1", "T", number);
-            ready("HTTP/1.1 200");
-            broker.kill();
-            add_events_to(url, &[event("1")]);
-            ready("HTTP/1.1 503");
-            broker.restart();
-            ready("HTTP/1.1 200");
-            wait_for(dir, "sent", 1);
-            line.set_cut(true);
-            add_events_to(url, &[event("2")]);
-            ready("HTTP/1.1 503");
-            line.set_cut(false);
-            ready("HTTP/1.1 200");
-            let sent = wait_for(dir, "sent", 2);
-            let rows = sent["rows"].as_array().unwrap();
-            assert!(rows.iter().all(|row| row["attempts"] == 0), "{sent}");
-            stop(running);
-            assert_eq!(run_in(dir, &["audit"]).code, Some(0));
-        });
     }
 
     #[test]
@@ -364,5 +314,59 @@ mod needs_kafka {
         wait_for(dir, "sent", 2);
         stop(running);
         assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+    }
+
+    mod needs_postgres {
+        use super::*;
+        use crate::queue_live::needs_postgres::with;
+        use crate::run_store::Line;
+
+        #[test]
+        #[ignore = "needs PostgreSQL and Kafka"]
+        fn o16_readyz_follows_database_and_broker_and_livez_stays() {
+            with(|url| {
+                let mut broker = Broker::start();
+                let (line, through) = Line::to_database(url);
+                let servers = broker.servers();
+                let config = format!(
+                    "store: {{url: '{through}'}}\nlog: {{clusters: {{default: {{bootstrap-servers: \
+                     [\"{servers}\"], request-timeout: 2s}}}}, topics: {{orders: {{partitions: 2}}}}}}\n\
+                     outbox: {{topic: orders}}\neventlog: {{api: {{enabled: false}}}}\n"
+                );
+                let dir = migrated_with(&config);
+                let dir = dir.path();
+                let running = Running::start(dir, &[]);
+                let ready = |head: &str| {
+                    let limit = Instant::now() + Duration::from_secs(90);
+                    loop {
+                        let answer = running.get("/readyz");
+                        assert!(running.get("/livez").starts_with("HTTP/1.1 200"));
+                        if answer.starts_with(head) {
+                            return;
+                        }
+                        assert!(Instant::now() < limit, "{answer}");
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                };
+                let event = |number: &str| NewOutboxEvent::new("order-1", "T", number);
+                ready("HTTP/1.1 200");
+                broker.kill();
+                add_events_to(url, &[event("1")]);
+                ready("HTTP/1.1 503");
+                broker.restart();
+                ready("HTTP/1.1 200");
+                wait_for(dir, "sent", 1);
+                line.set_cut(true);
+                add_events_to(url, &[event("2")]);
+                ready("HTTP/1.1 503");
+                line.set_cut(false);
+                ready("HTTP/1.1 200");
+                let sent = wait_for(dir, "sent", 2);
+                let rows = sent["rows"].as_array().unwrap();
+                assert!(rows.iter().all(|row| row["attempts"] == 0), "{sent}");
+                stop(running);
+                assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+            });
+        }
     }
 }

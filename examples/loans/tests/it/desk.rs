@@ -80,14 +80,16 @@ macro_rules! on_both {
                 }
             )*
         }
-        mod needs_kafka {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                #[ignore = "needs PostgreSQL and Kafka"]
-                async fn $name() {
-                    super::$name(crate::desk::Servers::PostgresAndKafka).await;
-                }
-            )*
+        mod needs_postgres {
+            mod needs_kafka {
+                $(
+                    #[tokio::test(flavor = "multi_thread")]
+                    #[ignore = "needs PostgreSQL and Kafka"]
+                    async fn $name() {
+                        super::super::$name(crate::desk::Servers::PostgresAndKafka).await;
+                    }
+                )*
+            }
         }
     };
 }
