@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tidegate_config::{Color, Config, ConfigSource, Files, Problem, Problems, Severity};
+use tidegate_config::{Color, ConfigSource, Files, Loaded, Problem, Problems, Severity};
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_flow::Diagnostic;
@@ -112,14 +112,17 @@ fn unreadable(path: &Path, error: &io::Error) -> ErrorReport {
     )
 }
 
-/// Checks texts, and their bindings where there is a configuration.
-pub(crate) fn checked(sources: &[ConfigSource], config: Option<&Config>) -> CheckedFlows {
+/// Checks texts, and their bindings where there is a configuration. Its texts then follow those of the flows.
+fn checked(sources: &mut Vec<ConfigSource>, config: Option<&Loaded>) -> CheckedFlows {
     let texts: Vec<&str> = sources.iter().map(|source| source.text.as_str()).collect();
     let mut flows = check_flows(&texts, &Registered::default());
-    if let Some(config) = config {
-        flows
-            .diagnostics
-            .extend(check_bindings(&flows, &Bindings::from_config(config)));
+    if let Some(Loaded {
+        config, problems, ..
+    }) = config
+    {
+        let found = check_bindings(&flows, &Bindings::from_config(config));
+        flows.diagnostics.extend(found);
+        sources.extend_from_slice(problems.texts());
     }
     flows
 }
@@ -139,27 +142,28 @@ pub(crate) fn tell(diagnostics: &[Diagnostic], sources: &[ConfigSource]) {
     }
 }
 
-/// The findings of the flow files that a configuration names, for `tidegate check`.
+/// The flow files that a configuration names, for `tidegate check`, and all texts that the findings are about.
 pub(crate) fn of_config(
     file: &Path,
-    config: &Config,
-) -> Result<(Vec<Diagnostic>, Vec<ConfigSource>), ErrorReport> {
+    loaded: &Loaded,
+) -> Result<(CheckedFlows, Vec<ConfigSource>), ErrorReport> {
     let mut paths = Vec::new();
-    for pattern in config.texts("flows") {
+    for pattern in loaded.config.texts("flows") {
         let found = SiblingFiles.find(&name_of(file), pattern);
         let found = found.map_err(|why| {
             ErrorReport::new("flow.unreadable", format!("`{pattern}` of `flows` {why}"))
         })?;
         paths.extend(found.into_iter().map(PathBuf::from));
     }
-    let sources = sources(&paths)?;
-    Ok((checked(&sources, Some(config)).diagnostics, sources))
+    let mut sources = sources(&paths)?;
+    let flows = checked(&mut sources, Some(loaded));
+    Ok((flows, sources))
 }
 
 fn check(files: &[PathBuf], config: Option<&Path>, output: Output) -> Result<Exit, ErrorReport> {
-    let sources = sources(files)?;
+    let mut sources = sources(files)?;
     let loaded = config.map(settings::read_file).transpose()?;
-    let flows = checked(&sources, loaded.as_ref().map(|loaded| &loaded.config));
+    let flows = checked(&mut sources, loaded.as_ref());
     let mut findings = shown(&flows.diagnostics, &sources);
     if let Some(loaded) = &loaded {
         findings.extend(of_problems(&loaded.problems));
@@ -178,7 +182,7 @@ fn check(files: &[PathBuf], config: Option<&Path>, output: Output) -> Result<Exi
         tell(&flows.diagnostics, &sources);
     }
     output.print(&json!({ "diagnostics": findings }), || {
-        let files = counted(sources.len() as u64, "file");
+        let files = counted(u64::from(flows.sources), "file");
         format!(
             "{files}: {}, {}",
             counted(errors, "error"),
@@ -265,8 +269,8 @@ fn write(path: &Path, text: &str) -> Result<(), ErrorReport> {
 
 /// The plan of files, or a report of what is wrong with them.
 pub(crate) fn plan_of(paths: &[PathBuf]) -> Result<FlowPlan, ErrorReport> {
-    let sources = sources(paths)?;
-    let flows = checked(&sources, None);
+    let mut sources = sources(paths)?;
+    let flows = checked(&mut sources, None);
     flows.plan.ok_or_else(|| {
         tell(&flows.diagnostics, &sources);
         let errors = flows
