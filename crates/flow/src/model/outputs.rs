@@ -276,6 +276,7 @@ impl FlowModel<'_> {
                 stage_name: self.name.clone(),
                 stage_instance: "model".to_owned(),
                 operator_name: by.to_owned(),
+                failure_kind: Some(format!("{}_failure", failed.kind.word())),
             }),
         };
         let value = letter.to_envelope();

@@ -152,7 +152,7 @@ fn each_failure_takes_its_default() {
             "- send: {{ stream: a, value: {value} }}
              - expect: {{ dead-letters: [ {{ code: {code}, stream: p_dlq }} ], ledger: {{ dead_lettered: 1 }} }}
              - expect: {{ stream: b, count: 0 }}
-             - expect: {{ stream: p_dlq, values: [ {{ error_type: {code}, stage_name: p }} ], match: partial }}"
+             - expect: {{ stream: p_dlq, values: [ {{ error_code: {code}, stage_name: p }} ], match: partial }}"
         );
         passes(flow, &steps);
     }
