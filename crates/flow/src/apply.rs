@@ -18,7 +18,7 @@ use crate::plan::{
     ProcessPlan, SelectorPlan, SlowPlan, SourcePlan, StateKind, StatePlan, TablePlan, TargetPlan,
     TransformPlan, TrimPlan, conform, is_literal,
 };
-use crate::value::paths::{last_name, raw_at, set_at};
+use crate::value::paths::{key_of, last_name, raw_at, set_at};
 use crate::value::{FlowType, FlowValue, JsonRecord, MapKey, ValueMap};
 
 type Value = FlowValue<'static>;
@@ -160,6 +160,15 @@ pub fn state_plan<'p>(process: &'p ProcessPlan, name: &str) -> Option<&'p StateP
         Some(_) | None => false,
     };
     process.state.iter().find(is_named)
+}
+
+/// The key of a declared state for a record; state that Rust brings has the key of the record itself.
+#[must_use]
+pub fn state_key(plan: &StatePlan, view: RecordView<'_>) -> String {
+    if plan.kind == StateKind::Uses {
+        return view.metadata.key.clone().unwrap_or_default();
+    }
+    key_of(view.record, &plan.key)
 }
 
 /// The value of a state before it was ever written.

@@ -8,10 +8,9 @@ use jiff::Timestamp;
 use super::memory::{StateValues, state_time};
 use super::script::ModelScript;
 use super::{FlowModel, Moving, Stepped, timestamp};
-use crate::apply::{Applied, Apply, ApplyHost, RecordView, state_plan};
+use crate::apply::{Applied, Apply, ApplyHost, RecordView, state_key, state_plan};
 use crate::expression::EvaluationFailure;
 use crate::plan::{AssignPlan, PlanExpression, ProcessPlan, TransformPlan};
-use crate::value::paths::key_of;
 use crate::value::{FlowValue, JsonRecord, MapKey, ValueMap};
 
 type Evaluated = Result<FlowValue<'static>, Box<EvaluationFailure>>;
@@ -35,7 +34,7 @@ impl ApplyHost for ModelHost<'_> {
             let message = format!("there is no state `{name}`");
             return Err(EvaluationFailure::new("expr.missing", message));
         };
-        let key = key_of(view.record, &plan.key);
+        let key = state_key(plan, view);
         let time = state_time(plan, self.now, view.time);
         Ok(self.state.borrow_mut().read(plan, &key, time))
     }
@@ -50,7 +49,7 @@ impl ApplyHost for ModelHost<'_> {
         let Some(plan) = state_plan(self.process, name) else {
             return Ok(());
         };
-        let key = key_of(view.record, &plan.key);
+        let key = state_key(plan, view);
         let time = state_time(plan, self.now, view.time);
         let mut state = self.state.borrow_mut();
         if let Some(entry) = entry {
