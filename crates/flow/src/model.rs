@@ -27,7 +27,7 @@ pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, Scr
 
 use self::memory::{Memory, ModelTimer, state_time};
 use self::outputs::Came;
-use crate::apply::{RecordView, Refusal, slow_loss};
+use crate::apply::{RecordView, StepRefusal, slow_loss};
 use crate::expression::{EvaluationFailure, RecordMetadata};
 use crate::plan::{FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SourcePlan};
 use crate::value::JsonRecord;
@@ -81,7 +81,7 @@ impl Moving {
         }
     }
 
-    fn refuses(&self, refusal: Refusal) -> StepFailure {
+    fn refuses(&self, refusal: StepRefusal) -> StepFailure {
         StepFailure {
             attempts: refusal.attempts,
             ..self.fails(refusal.kind, refusal.failure)

@@ -9,7 +9,7 @@ use tidegate_core::dead_letter::{LastFailure, Reason, RecordOrigin, StageContext
 use tidegate_core::{DeadLetter, EventId, FailureClass, Offset, Partition, TierIndex, Topic};
 
 use super::{FlowModel, Moving, StepFailure, Stepped, timestamp};
-use crate::apply::Refusal;
+use crate::apply::StepRefusal;
 use crate::expression::RecordMetadata;
 use crate::plan::{CompletionPlan, FailureKind, LeavePlan};
 use crate::value::paths::{key_of, last_name, raw_at};
@@ -111,7 +111,7 @@ impl FlowModel<'_> {
         let kind = FailureKind::Transform;
         self.apply(moving, |apply, _| {
             let conforms = apply.conform(&mut record, sink.and_then(|sink| sink.schema.as_ref()));
-            conforms.map_err(|error| Refusal::new(kind, "schema.invalid", error))
+            conforms.map_err(|error| StepRefusal::new(kind, "schema.invalid", error))
         })?;
         let failure = self.script.borrow().sinks.get(stream).cloned();
         if let Some(failure) = failure {
