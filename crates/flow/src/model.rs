@@ -28,7 +28,7 @@ pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, Scr
 
 use self::memory::{Memory, ModelRecord, ModelWork, state_time};
 use self::outputs::Came;
-use crate::apply::{RecordView, Refusal, slow_loss};
+use crate::apply::{RecordView, StepRefusal, slow_loss};
 use crate::expression::{EvaluationFailure, RecordMetadata};
 use crate::plan::{FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan};
 use crate::value::JsonRecord;
@@ -82,7 +82,7 @@ impl Moving {
         }
     }
 
-    fn refuses(&self, refusal: Refusal) -> StepFailure {
+    fn refuses(&self, refusal: StepRefusal) -> StepFailure {
         StepFailure {
             attempts: refusal.attempts,
             ..self.fails(refusal.kind, refusal.failure)

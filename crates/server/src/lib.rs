@@ -24,6 +24,7 @@ pub mod log;
 pub mod outbox;
 mod serve;
 mod server;
+pub mod stage;
 
 pub use code::ProblemCode;
 pub use config::{Limits, ServerConfig};

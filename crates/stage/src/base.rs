@@ -54,7 +54,12 @@ impl BaseRoll {
     }
 
     /// The pieces that go with an epoch whose delta has so many bytes. Called before the open layer is sealed.
-    pub(crate) fn pieces(&mut self, state: &LayeredState, epoch: u64, delta: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn pieces(
+        &mut self,
+        state: &LayeredState,
+        epoch: u64,
+        delta: usize,
+    ) -> Vec<Vec<u8>> {
         // A base whose last piece is committed becomes the one that commits name.
         if let Some(next) = &self.next
             && let (Some(first), None) = (next.first, &next.cursor)

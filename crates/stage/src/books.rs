@@ -54,7 +54,11 @@ impl StageBooks {
         plan: Arc<FlowPlan>,
         options: StageOptions,
     ) -> Result<Self, Failure> {
-        let process = plan.processes.get(&options.process).cloned().unwrap_or_default();
+        let process = plan
+            .processes
+            .get(&options.process)
+            .cloned()
+            .unwrap_or_default();
         let owned = options.owned_groups(&process).map_err(named)?;
         let changelog = options.changelog().map_err(named)?;
         Ok(Self {
@@ -137,7 +141,10 @@ impl StageBooks {
         let count = u32::try_from(described.partitions.len()).unwrap_or(0);
         let mut all: Vec<Vec<InputCommitted>> = vec![Vec::new(); count as usize];
         for owned in &self.owned {
-            if matches!(self.log.describe(&owned.topic).await, Err(LogError::UnknownTopic { .. })) {
+            if matches!(
+                self.log.describe(&owned.topic).await,
+                Err(LogError::UnknownTopic { .. })
+            ) {
                 continue;
             }
             let partitions: Vec<TopicPartition> = partitions_of(&owned.topic, count).collect();
@@ -213,9 +220,12 @@ impl StageBooks {
     pub async fn pending(&self) -> Result<Vec<PendingRecord>, Failure> {
         let mut all = Vec::new();
         for task in self.tasks().await? {
-            task.chain.pending(&task.state, &mut |record| all.push(record));
+            task.chain
+                .pending(&task.state, &mut |record| all.push(record));
         }
-        all.sort_by(|a, b| (a.due_ms, &a.step, &a.key, a.id).cmp(&(b.due_ms, &b.step, &b.key, b.id)));
+        all.sort_by(|a, b| {
+            (a.due_ms, &a.step, &a.key, a.id).cmp(&(b.due_ms, &b.step, &b.key, b.id))
+        });
         Ok(all)
     }
 
@@ -271,7 +281,7 @@ impl StageBooks {
         for stream in dead_letters(&self.options.process, &self.process) {
             let topic = self.options.topic(&stream).map_err(named)?;
             for (at, stored) in self.letters(&topic, id).await? {
-                let input = stored.record.headers.get(crate::machine::INPUT).unwrap_or_default();
+                let input = stored.record.headers.get(name::INPUT).unwrap_or_default();
                 let of_input = |owned: &&OwnedGroup| owned.topic.as_str().as_bytes() == input;
                 let component = self.owned.iter().find(of_input).map(OwnedGroup::name);
                 let details = json!({
@@ -279,7 +289,11 @@ impl StageBooks {
                 });
                 seen.push(EventLocation {
                     at: iso_time(stored.record.timestamp_ms),
-                    ..EventLocation::new(component.unwrap_or_default(), Place::DeadLettered, details)
+                    ..EventLocation::new(
+                        component.unwrap_or_default(),
+                        Place::DeadLettered,
+                        details,
+                    )
                 });
             }
         }

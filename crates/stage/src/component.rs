@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::books::{Audited, ComponentAccount};
 use tidegate_core::env::BoxFuture;
-use tidegate_core::{
-    Component, EventId, EventLocation, Failure, HealthFinding, Shutdown,
-};
+use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Shutdown};
 
 use crate::lifecycle::StageState;
 use crate::stage::Stage;
@@ -48,7 +46,9 @@ impl Component for StageComponent {
         Box::pin(async {
             let status = self.stage.status();
             let failure = status.failure.map(|failure| {
-                let hint = failure.hint.map_or(String::new(), |hint| format!(" ({hint})"));
+                let hint = failure
+                    .hint
+                    .map_or(String::new(), |hint| format!(" ({hint})"));
                 format!("{}: {}{hint}", failure.code, failure.message)
             });
             match (status.state, failure) {

@@ -5,6 +5,8 @@ mod books;
 pub mod chain;
 pub mod changelog;
 mod component;
+#[cfg(feature = "config")]
+mod from_config;
 mod lifecycle;
 mod machine;
 pub mod operators;
@@ -23,8 +25,8 @@ pub use books::StageBooks;
 pub use component::StageComponent;
 pub use lifecycle::{InitStep, StageEvent, StageState};
 pub use machine::{
-    Effect, Machine, MachineCounts, MachineInput, MachineOptions, NewOperators,
-    SinkTopic, TaskStatus,
+    Effect, Machine, MachineCounts, MachineInput, MachineOptions, NewOperators, SinkTopic,
+    TaskStatus,
 };
 pub use options::{RestartOptions, StageOptions, StreamOptions};
 #[cfg(feature = "planted-bugs")]

@@ -272,7 +272,9 @@ impl Machine {
                 fence,
                 recovered,
             } => self.recovered(partition, fence, recovered, now_ms, &mut effects),
-            MachineInput::Committed(positions) => self.committed(positions.as_deref(), &mut effects),
+            MachineInput::Committed(positions) => {
+                self.committed(positions.as_deref(), &mut effects)
+            }
             MachineInput::NotCommitted(error) => self.not_committed(&error, now_ms, &mut effects),
             MachineInput::Tick => {}
             MachineInput::Drain => self.is_draining = true,
@@ -313,7 +315,10 @@ impl Machine {
     }
 
     fn input_of(&self, at: &TopicPartition) -> Option<usize> {
-        self.options.inputs.iter().position(|topic| *topic == at.topic)
+        self.options
+            .inputs
+            .iter()
+            .position(|topic| *topic == at.topic)
     }
 
     fn assign(&mut self, assignment: Assignment, effects: &mut Vec<Effect>) {
@@ -496,8 +501,7 @@ impl Machine {
                 || self.is_draining
                 || !self.revoking.is_empty()
                 || self.tasks.values().any(|task| {
-                    task.is_finished
-                        || now_ms.saturating_sub(task.last_commit_ms) >= IDLE_COMMIT_MS
+                    task.is_finished || now_ms.saturating_sub(task.last_commit_ms) >= IDLE_COMMIT_MS
                 });
             if wants && self.in_flight.is_none() {
                 self.close(now_ms, effects);
@@ -509,7 +513,10 @@ impl Machine {
         }
         self.release(effects);
         let is_idle = self.in_flight.is_none()
-            && self.tasks.values().all(|task| !task.is_open() && task.queue.is_empty());
+            && self
+                .tasks
+                .values()
+                .all(|task| !task.is_open() && task.queue.is_empty());
         let is_read = self.options.is_batch
             && !self.tasks.is_empty()
             && self.tasks.values().all(|task| task.is_finished);
@@ -586,7 +593,9 @@ impl Machine {
             self.in_flight_counts.records_in += task.records;
             let outputs = std::mem::take(&mut task.out.outputs);
             in_flight.metrics.append(&mut task.out.metrics);
-            let letters = outputs.iter().filter(|output| output.dead_letter_of.is_some());
+            let letters = outputs
+                .iter()
+                .filter(|output| output.dead_letter_of.is_some());
             self.in_flight_counts.dead_letters += letters.count() as u64;
             let appends = match appends(&self.options, &mut self.round_robin, outputs) {
                 Ok(appends) => appends,
@@ -689,7 +698,7 @@ fn appends(
             let name = tidegate_core::dead_letter::name::GROUP;
             record = record.header(name, &options.group);
             let topic = options.inputs.get(input).map_or("", Topic::as_str);
-            record = record.header(crate::machine::INPUT, topic);
+            record = record.header(tidegate_core::dead_letter::name::INPUT, topic);
         }
         let record = record.event_id(output.id);
         let append = Append::new(sink.topic.clone(), record);
@@ -710,6 +719,3 @@ fn appends(
     }
     Ok(appends)
 }
-
-/// The header of a dead letter that names the topic it came from.
-pub(crate) const INPUT: &str = "x-tidegate-input";

@@ -160,9 +160,13 @@ impl StageOptions {
                 topics.push(topic);
             }
         }
-        let owned = topics
-            .into_iter()
-            .map(|topic| OwnedGroup::new(topic, self.group.clone()));
+        let letters = dead_letters(&self.process, process);
+        let letters = letters.iter().map(|stream| self.topic(stream));
+        let letters = letters.collect::<Result<Vec<Topic>, NameError>>()?;
+        let owned = topics.into_iter().map(|topic| OwnedGroup {
+            dead_letters: letters.clone(),
+            ..OwnedGroup::new(topic, self.group.clone())
+        });
         Ok(owned.collect())
     }
 }
@@ -172,8 +176,14 @@ pub(crate) fn written(name: &str, process: &ProcessPlan) -> Vec<String> {
     let sinks = process.sinks.iter().map(|sink| sink.stream.clone());
     let completions = process.completions.iter().map(|one| one.stream.clone());
     let ways = process.ways_out.iter().filter_map(|way| way.stream.clone());
-    let sources = process.sources.iter().flat_map(|one| one.repartition.clone());
-    let steps = process.steps.iter().flat_map(|step| step.repartition.clone());
+    let sources = process
+        .sources
+        .iter()
+        .flat_map(|one| one.repartition.clone());
+    let steps = process
+        .steps
+        .iter()
+        .flat_map(|step| step.repartition.clone());
     let mut all: Vec<String> = sinks.chain(completions).chain(ways).collect();
     all.extend(sources.chain(steps));
     all.push(format!("{name}_dlq"));

@@ -97,7 +97,9 @@ pub enum RecoveryError {
         committed: u64,
     },
     /// The last frames are not those of the commit.
-    #[error("epoch {epoch} of partition {partition} is not the one that was committed: {what} differ")]
+    #[error(
+        "epoch {epoch} of partition {partition} is not the one that was committed: {what} differ"
+    )]
     OtherFrames {
         /// The partition.
         partition: i32,

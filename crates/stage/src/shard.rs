@@ -67,7 +67,8 @@ pub(crate) struct Shard {
 /// Told after each committed epoch: counts, values of declared metrics, bytes of state.
 pub(crate) type OnNews = Arc<dyn Fn(MachineCounts, Vec<(usize, String)>, u64) + Send + Sync>;
 
-type CommitFuture = Pin<Box<dyn Future<Output = Result<Option<Vec<RecordPosition>>, LogError>> + Send>>;
+type CommitFuture =
+    Pin<Box<dyn Future<Output = Result<Option<Vec<RecordPosition>>, LogError>> + Send>>;
 type Recovered = (i32, Fence, Result<RecoveredTask, Failure>);
 
 /// The wall time at the start and the time since then: it follows no jump of the wall clock.
@@ -199,7 +200,10 @@ impl Shard {
         // A partition that is not ours any more needs no position; others stand where they were told.
         loop {
             match self.session.seek(at, fence, offset).await {
-                Ok(()) | Err(LogError::Fenced { .. } | LogError::Closed | LogError::Stopped { .. }) => return,
+                Ok(())
+                | Err(LogError::Fenced { .. } | LogError::Closed | LogError::Stopped { .. }) => {
+                    return;
+                }
                 Err(error) => {
                     tracing::warn!(%error, %at, "a position was not set yet");
                     self.recovery.clock.sleep(ASK_AGAIN).await;
@@ -208,7 +212,12 @@ impl Shard {
         }
     }
 
-    fn recover(&self, partition: i32, inputs: Vec<Assignment>, tell: &mpsc::UnboundedSender<Recovered>) {
+    fn recover(
+        &self,
+        partition: i32,
+        inputs: Vec<Assignment>,
+        tell: &mpsc::UnboundedSender<Recovered>,
+    ) {
         let settings = self.recovery.clone();
         let tell = tell.clone();
         let name = format!("stage-recovery-{partition}");
@@ -243,7 +252,8 @@ impl Shard {
                 Ok(positions) => return Ok(Some(positions)),
                 Err(error) => error,
             };
-            let (LogError::OutcomeUnknown { .. }, Some((at, (next, metadata)))) = (&error, asked) else {
+            let (LogError::OutcomeUnknown { .. }, Some((at, (next, metadata)))) = (&error, asked)
+            else {
                 return Err(error);
             };
             loop {
@@ -252,7 +262,9 @@ impl Shard {
                         let found = found.into_iter().next().flatten();
                         // All of it is there, or nothing: one partition tells.
                         return match found {
-                            Some(found) if found.next == next && found.metadata == metadata => Ok(None),
+                            Some(found) if found.next == next && found.metadata == metadata => {
+                                Ok(None)
+                            }
                             _ => Err(error),
                         };
                     }
@@ -265,7 +277,9 @@ impl Shard {
 }
 
 /// The answer to the commit on its way; never, where there is none.
-async fn answer(commit: &mut Option<CommitFuture>) -> Result<Option<Vec<RecordPosition>>, LogError> {
+async fn answer(
+    commit: &mut Option<CommitFuture>,
+) -> Result<Option<Vec<RecordPosition>>, LogError> {
     match commit {
         Some(commit) => commit.await,
         None => std::future::pending().await,
@@ -309,7 +323,10 @@ impl RecoverySettings {
             .iter()
             .map(|input| InputCommitted {
                 topic: input.at.topic.to_string(),
-                committed: input.committed.as_ref().map(|held| (held.next.0, held.metadata.clone())),
+                committed: input
+                    .committed
+                    .as_ref()
+                    .map(|held| (held.next.0, held.metadata.clone())),
             })
             .collect();
         let mut recovered = self.read(partition, &committed).await?;

@@ -114,13 +114,34 @@ fn failure(class: FailureClass, code: &'static str, message: impl Into<String>) 
 /// Whether no new start mends a failure of this code, and the way out.
 fn lasting(code: &str) -> Option<&'static str> {
     let parts = [
-        ("stage.offset.forgotten", "the broker forgot the offsets; `tidegate stage restore` goes on from those in the changelog"),
-        ("stage.offset.lost", "records were removed before they were read; see docs/guides/stage.md, lost offsets"),
-        ("stage.offset.", "another program commits in this group; give the process a `group-id` of its own"),
-        ("stage.changelog.", "the changelog does not fit the committed offsets; see docs/guides/stage.md, a changelog that does not fit"),
-        ("stage.partitions.", "the number of partitions of an input changed; make the topic anew or give the process a new name"),
-        ("stage.instance.taken", "give each program its own `resources.<process>.instance`"),
-        ("stage.input.damaged", "`tidegate log check` shows what is damaged"),
+        (
+            "stage.offset.forgotten",
+            "the offsets are gone and the state is not; docs/guides/stage.md says the way out",
+        ),
+        (
+            "stage.offset.lost",
+            "records were removed before they were read; see docs/guides/stage.md, lost offsets",
+        ),
+        (
+            "stage.offset.",
+            "another program commits in this group; give the process a `group-id` of its own",
+        ),
+        (
+            "stage.changelog.",
+            "the changelog does not fit the committed offsets; see docs/guides/stage.md, a changelog that does not fit",
+        ),
+        (
+            "stage.partitions.",
+            "the number of partitions of an input changed; make the topic anew or give the process a new name",
+        ),
+        (
+            "stage.instance.taken",
+            "give each program its own `resources.<process>.instance`",
+        ),
+        (
+            "stage.input.damaged",
+            "`tidegate log check` shows what is damaged",
+        ),
     ];
     let found = parts.iter().find(|(part, _)| code.starts_with(part));
     found.map(|(_, hint)| *hint)
@@ -232,7 +253,9 @@ impl Stage {
         {
             all.extend(found);
         }
-        all.sort_by(|a, b| (a.due_ms, &a.step, &a.key, a.id).cmp(&(b.due_ms, &b.step, &b.key, b.id)));
+        all.sort_by(|a, b| {
+            (a.due_ms, &a.step, &a.key, a.id).cmp(&(b.due_ms, &b.step, &b.key, b.id))
+        });
         all
     }
 
@@ -256,7 +279,10 @@ impl Stage {
         let look = Arc::new(look);
         let shards: Vec<_> = {
             let life = self.0.life.lock();
-            life.shards.iter().map(|shard| shard.questions.clone()).collect()
+            life.shards
+                .iter()
+                .map(|shard| shard.questions.clone())
+                .collect()
         };
         let mut all = Vec::new();
         for questions in shards {
@@ -264,7 +290,9 @@ impl Stage {
             let look = Arc::clone(&look);
             let question = ShardQuestion::Look(Box::new(move |machine: &Machine, time| {
                 let tasks = machine.partitions();
-                let tasks = tasks.into_iter().filter_map(|partition| machine.task(partition));
+                let tasks = tasks
+                    .into_iter()
+                    .filter_map(|partition| machine.task(partition));
                 let found: Vec<T> = tasks
                     .map(|task| look(&*task.chain, &task.state, time))
                     .collect();
@@ -358,12 +386,22 @@ impl Stage {
             life.shards.clear();
         }
         self.set(StageEvent::Start);
-        let started = inner.env.clock.within(inner.options.init_timeout, self.start());
+        let started = inner
+            .env
+            .clock
+            .within(inner.options.init_timeout, self.start());
         let shards = match started.await {
             Some(shards) => shards?,
             None => {
-                let message = format!("the start took longer than {:?}", inner.options.init_timeout);
-                return Err(failure(FailureClass::Transient, "stage.init.timeout", message));
+                let message = format!(
+                    "the start took longer than {:?}",
+                    inner.options.init_timeout
+                );
+                return Err(failure(
+                    FailureClass::Transient,
+                    "stage.init.timeout",
+                    message,
+                ));
             }
         };
         let (ended, mut ends) = mpsc::unbounded_channel();
@@ -455,7 +493,12 @@ impl Stage {
             }
         })?;
         let took = clock.elapsed().saturating_sub(began);
-        tracing::info!(stage = self.name(), step = step.word(), ?took, "a step of a start is done");
+        tracing::info!(
+            stage = self.name(),
+            step = step.word(),
+            ?took,
+            "a step of a start is done"
+        );
         Ok(done)
     }
 
@@ -481,8 +524,13 @@ impl Stage {
             let config = TopicConfig::new(sources.partitions);
             match inner.log.create_topic(&changelog, config).await {
                 Err(LogError::TopicConfig { why, .. }) => {
-                    let message = format!("the changelog `{changelog}` was made for other inputs: {why}");
-                    Err(failure(FailureClass::System, "stage.partitions.changed", message))
+                    let message =
+                        format!("the changelog `{changelog}` was made for other inputs: {why}");
+                    Err(failure(
+                        FailureClass::System,
+                        "stage.partitions.changed",
+                        message,
+                    ))
                 }
                 made => Ok(made?),
             }
@@ -548,13 +596,24 @@ impl Stage {
                         "topic `{topic}` of stream `{}` does not exist; `streams.{}.partitions` makes it",
                         input.stream, input.stream
                     );
-                    return Err(failure(FailureClass::Transient, "stage.init.sources", message));
+                    return Err(failure(
+                        FailureClass::Transient,
+                        "stage.init.sources",
+                        message,
+                    ));
                 }
             };
             let count = u32::try_from(found.partitions.len()).unwrap_or(u32::MAX);
             if let Some(wanted) = stream.partitions.filter(|wanted| *wanted != count) {
-                let message = format!("topic `{topic}` has {count} partitions, and `streams.{}.partitions` says {wanted}", input.stream);
-                return Err(failure(FailureClass::System, "stage.partitions.differ", message));
+                let message = format!(
+                    "topic `{topic}` has {count} partitions, and `streams.{}.partitions` says {wanted}",
+                    input.stream
+                );
+                return Err(failure(
+                    FailureClass::System,
+                    "stage.partitions.differ",
+                    message,
+                ));
             }
             match &partitions {
                 None => partitions = Some((topic, count)),
@@ -562,7 +621,11 @@ impl Stage {
                     let message = format!(
                         "`{first}` has {of_first} partitions and `{topic}` has {count}: inputs of one process need as many"
                     );
-                    return Err(failure(FailureClass::System, "stage.partitions.differ", message));
+                    return Err(failure(
+                        FailureClass::System,
+                        "stage.partitions.differ",
+                        message,
+                    ));
                 }
                 Some(_) => {}
             }
@@ -573,7 +636,8 @@ impl Stage {
         for input in new_operators()?.inputs() {
             let topic = inner.options.topic(&input.stream).map_err(named)?;
             if input.is_repartition {
-                log.create_topic(&topic, TopicConfig::new(partitions)).await?;
+                log.create_topic(&topic, TopicConfig::new(partitions))
+                    .await?;
             }
             topics.push(topic);
         }
@@ -591,7 +655,11 @@ impl Stage {
         let mut sinks = BTreeMap::new();
         for stream in written(self.name(), &inner.process) {
             let topic = inner.options.topic(&stream).map_err(named)?;
-            let wanted = inner.options.stream(&stream).partitions.unwrap_or(partitions);
+            let wanted = inner
+                .options
+                .stream(&stream)
+                .partitions
+                .unwrap_or(partitions);
             let found = match find(&*inner.log, &topic).await? {
                 Some(found) => found,
                 None => {
@@ -628,10 +696,16 @@ impl Stage {
         for number in 0..count {
             let (first, others) = match sources.topics.split_first() {
                 Some((first, others)) => (first.clone(), others.to_vec()),
-                None => return Err(failure(FailureClass::Permanent, "stage.init.sources", "no inputs")),
+                None => {
+                    return Err(failure(
+                        FailureClass::Permanent,
+                        "stage.init.sources",
+                        "no inputs",
+                    ));
+                }
             };
-            let topics = std::iter::once(first).chain(others).collect();
-            let mut join = Join::new(options.group.clone(), topics);
+            let mut join = Join::new(options.group.clone(), vec![first]);
+            join.co_partitioned = others;
             join.instance = Some(format!("{}-{number}", options.instance));
             join.name = Some(format!("stage-{}-{number}", options.process));
             join.start = self.start_at();
@@ -708,7 +782,11 @@ async fn find(log: &dyn Log, topic: &Topic) -> Result<Option<TopicDescription>, 
 
 pub(crate) fn named(error: tidegate_core::NameError) -> Failure {
     let message = error.to_string();
-    failure(FailureClass::Permanent, InitStep::Configuration.code(), message)
+    failure(
+        FailureClass::Permanent,
+        InitStep::Configuration.code(),
+        message,
+    )
 }
 
 /// The partitions of a topic.

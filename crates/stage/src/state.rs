@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use crate::task_state::{TableId, TaskState};
+use crate::task_state::{RowVisit, TableId, TaskState};
 use backend::{EntryKey, StateBackend};
 
 /// A change of one entry; none removes it.
@@ -112,7 +112,13 @@ impl LayeredState {
         visit: &mut dyn FnMut(&EntryKey, &Bytes) -> ControlFlow<()>,
     ) {
         let layers = self.sealed.iter().map(|(_, layer)| &layer.changes);
-        merged(&*self.backend, &layers.collect::<Vec<_>>(), from, None, visit);
+        merged(
+            &*self.backend,
+            &layers.collect::<Vec<_>>(),
+            from,
+            None,
+            visit,
+        );
     }
 
     fn layers(&self) -> Vec<&BTreeMap<EntryKey, Option<Bytes>>> {
@@ -130,16 +136,25 @@ fn merged(
     to: Option<&EntryKey>,
     visit: &mut dyn FnMut(&EntryKey, &Bytes) -> ControlFlow<()>,
 ) {
-    let is_within = |key: &EntryKey| to.is_none_or(|to| key < to);
-    // The changes of all layers in one order, the newest of each key.
-    let mut changes: BTreeMap<&EntryKey, Option<&Bytes>> = BTreeMap::new();
-    for layer in layers {
-        let range = layer.range(from.clone()..);
-        for (key, value) in range.take_while(|(key, _)| is_within(key)) {
-            changes.insert(key, value.as_ref());
+    // The layers side by side, so that a scan that stops early has looked at no more than it needs.
+    let mut layers: Vec<_> = layers
+        .iter()
+        .map(|layer| layer.range(from.clone()..).peekable())
+        .collect();
+    let mut changes = std::iter::from_fn(move || {
+        let heads = layers
+            .iter_mut()
+            .filter_map(|layer| layer.peek().map(|(key, _)| *key));
+        let first = heads.min().filter(|key| to.is_none_or(|to| *key < to))?;
+        let mut newest = None;
+        for layer in &mut layers {
+            if let Some((_, value)) = layer.next_if(|(key, _)| *key == first) {
+                newest = value.as_ref();
+            }
         }
-    }
-    let mut changes = changes.into_iter().peekable();
+        Some((first, newest))
+    })
+    .peekable();
     let mut stopped = false;
     backend.scan(from, to, &mut |key, value| {
         while let Some((changed, new)) = changes.next_if(|(changed, _)| *changed < key) {
@@ -196,13 +211,7 @@ impl TaskState for LayeredState {
         self.open.set(table, key, None);
     }
 
-    fn scan(
-        &self,
-        table: TableId,
-        from: &[u8],
-        to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) {
+    fn scan(&self, table: TableId, from: &[u8], to: Option<&[u8]>, visit: &mut RowVisit<'_>) {
         let from = EntryKey::new(table, from);
         let to = match to {
             Some(to) => EntryKey::new(table, to),

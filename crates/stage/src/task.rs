@@ -149,7 +149,9 @@ impl Task {
         let time = self.time(now_ms, epoch_start_ms);
         let before = self.out.outputs.len() + self.out.moves.len();
         let limit = MAX_FIRED;
-        self.has_due = self.chain.fire(&mut self.state, time, limit, &mut self.out)?;
+        self.has_due = self
+            .chain
+            .fire(&mut self.state, time, limit, &mut self.out)?;
         self.is_fired |= self.out.outputs.len() + self.out.moves.len() > before;
         Ok(())
     }

@@ -53,14 +53,27 @@ impl Telemetry {
         let name = |metric| self.name(metric);
         describe_counter!(name("records.in"), "Records of committed epochs.");
         describe_counter!(name("records.out"), "Records that committed epochs wrote.");
-        describe_counter!(name("records.error"), "Records that were given up on, and failures of the stage.");
-        describe_histogram!(name("processing.latency"), Unit::Seconds, "Time per record.");
+        describe_counter!(
+            name("records.error"),
+            "Records that were given up on, and failures of the stage."
+        );
+        describe_histogram!(
+            name("processing.latency"),
+            Unit::Seconds,
+            "Time per record."
+        );
         describe_gauge!(name("throughput.records_per_sec"), "Records per second.");
-        describe_gauge!(name("consumer.lag"), "Records behind the end of the inputs.");
+        describe_gauge!(
+            name("consumer.lag"),
+            "Records behind the end of the inputs."
+        );
         describe_gauge!(name("state.size_bytes"), "Bytes of state.");
         describe_histogram!(name("checkpoint.duration_ms"), "Time that a snapshot took.");
         describe_gauge!(name("checkpoint.size_bytes"), "Bytes of the last snapshot.");
-        describe_gauge!(name("backpressure.active"), "1 while records come faster than they leave.");
+        describe_gauge!(
+            name("backpressure.active"),
+            "1 while records come faster than they leave."
+        );
         gauge!(name("backpressure.active")).set(0.0);
     }
 
@@ -76,7 +89,10 @@ impl Telemetry {
             let mut seen = self.seen.lock();
             let before = seen.insert(shard, (counts, state_bytes));
             let bytes: u64 = seen.values().map(|(_, bytes)| bytes).sum();
-            (before.map_or(MachineCounts::default(), |(counts, _)| counts), bytes)
+            (
+                before.map_or(MachineCounts::default(), |(counts, _)| counts),
+                bytes,
+            )
         };
         // After a new start the counts begin at 0 again.
         let more = |now: u64, before: u64| if now < before { now } else { now - before };

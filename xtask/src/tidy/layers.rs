@@ -65,6 +65,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
             "tidegate-client",
             "tidegate-eventlog",
             "tidegate-outbox",
+            "tidegate-stage",
             "tidegate-store",
         ],
     ),

@@ -8,7 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tidegate_config::{Color, ConfigSource, Files, Loaded, Problem, Problems, Severity};
+use tidegate_config::{
+    Color, Config, ConfigSource, Files, Loaded, Origin, Problem, Problems, Severity,
+};
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_flow::Diagnostic;
@@ -19,7 +21,7 @@ use tidegate_flow::diagnostic::{CODES, ShownDiagnostic, explain as row_of, probl
 use tidegate_flow::plan::FlowPlan;
 use tidegate_flow::syntax::{parse, print as printed};
 
-use crate::args::{FlowArgs, Output};
+use crate::args::{FlowArgs, Output, RunArgs};
 use crate::report::{ErrorReport, Exit, MessageFormat, is_colorful, print, say};
 use crate::settings::{self, SiblingFiles, name_of, read_text};
 use crate::table::counted;
@@ -30,7 +32,26 @@ pub(crate) fn run(command: &FlowArgs, output: Output) -> Result<Exit, ErrorRepor
         FlowArgs::Fmt { files, check } => format_files(files, *check, output),
         FlowArgs::Explain(arguments) => explain::run(arguments, output),
         FlowArgs::Test { paths } => test_files::run(paths, output),
+        FlowArgs::Run { .. } => Err(ErrorReport::new(
+            "internal",
+            "it is run by its own function",
+        )),
     }
+}
+
+/// The arguments of `tidegate run` for these flow files.
+pub(crate) fn run_arguments(files: &[PathBuf], run: &RunArgs) -> RunArgs {
+    let mut run = run.clone();
+    let files: Vec<String> = files
+        .iter()
+        .map(|file| {
+            let whole = std::path::absolute(file);
+            name_of(&whole.unwrap_or_else(|_| file.clone()))
+        })
+        .collect();
+    let list = serde_json::to_string(&files).unwrap_or_default();
+    run.file.set.push(("flows".to_owned(), list));
+    run
 }
 
 /// `tidegate explain CODE`.
@@ -112,17 +133,13 @@ fn unreadable(path: &Path, error: &io::Error) -> ErrorReport {
     )
 }
 
-/// Checks texts, and their bindings where there is a configuration. Its texts then follow those of the flows.
-fn checked(sources: &mut Vec<ConfigSource>, config: Option<&Loaded>) -> CheckedFlows {
+/// Checks texts, and their bindings where there is a configuration.
+fn checked(sources: &[ConfigSource], config: Option<&Config>) -> CheckedFlows {
     let texts: Vec<&str> = sources.iter().map(|source| source.text.as_str()).collect();
     let mut flows = check_flows(&texts, &Registered::default());
-    if let Some(Loaded {
-        config, problems, ..
-    }) = config
-    {
+    if let Some(config) = config {
         let found = check_bindings(&flows, &Bindings::from_config(config));
         flows.diagnostics.extend(found);
-        sources.extend_from_slice(problems.texts());
     }
     flows
 }
@@ -147,23 +164,54 @@ pub(crate) fn of_config(
     file: &Path,
     loaded: &Loaded,
 ) -> Result<(CheckedFlows, Vec<ConfigSource>), ErrorReport> {
+    let mut sources = sources_of(file, &loaded.config)?;
+    let flows = checked(&sources, Some(&loaded.config));
+    sources.extend_from_slice(loaded.problems.texts());
+    Ok((flows, sources))
+}
+
+/// The plan of the flow files that a configuration names; none where it names no file.
+pub(crate) fn plan_of_config(config: &Config) -> Result<Option<FlowPlan>, ErrorReport> {
+    if config.texts("flows").is_empty() {
+        return Ok(None);
+    }
+    let file = match config.origin("flows") {
+        Some(Origin::File { file, .. }) => file,
+        _ => String::new(),
+    };
+    let sources = sources_of(Path::new(&file), config)?;
+    let flows = checked(&sources, Some(config));
+    let has_error = flows.diagnostics.iter().any(Diagnostic::is_error);
+    match flows.plan.filter(|_| !has_error) {
+        Some(plan) => Ok(Some(plan)),
+        None => {
+            tell(&flows.diagnostics, &sources);
+            let report = ErrorReport::new("flow.invalid", "the flows of `flows` cannot run");
+            Err(report.with_exit(Exit::Findings))
+        }
+    }
+}
+
+/// The flow files that a configuration names.
+fn sources_of(file: &Path, config: &Config) -> Result<Vec<ConfigSource>, ErrorReport> {
     let mut paths = Vec::new();
-    for pattern in loaded.config.texts("flows") {
+    for pattern in config.texts("flows") {
         let found = SiblingFiles.find(&name_of(file), pattern);
         let found = found.map_err(|why| {
             ErrorReport::new("flow.unreadable", format!("`{pattern}` of `flows` {why}"))
         })?;
         paths.extend(found.into_iter().map(PathBuf::from));
     }
-    let mut sources = sources(&paths)?;
-    let flows = checked(&mut sources, Some(loaded));
-    Ok((flows, sources))
+    sources(&paths)
 }
 
 fn check(files: &[PathBuf], config: Option<&Path>, output: Output) -> Result<Exit, ErrorReport> {
     let mut sources = sources(files)?;
     let loaded = config.map(settings::read_file).transpose()?;
-    let flows = checked(&mut sources, loaded.as_ref());
+    let flows = checked(&sources, loaded.as_ref().map(|loaded| &loaded.config));
+    if let Some(loaded) = &loaded {
+        sources.extend_from_slice(loaded.problems.texts());
+    }
     let mut findings = shown(&flows.diagnostics, &sources);
     if let Some(loaded) = &loaded {
         findings.extend(of_problems(&loaded.problems));
@@ -269,8 +317,8 @@ fn write(path: &Path, text: &str) -> Result<(), ErrorReport> {
 
 /// The plan of files, or a report of what is wrong with them.
 pub(crate) fn plan_of(paths: &[PathBuf]) -> Result<FlowPlan, ErrorReport> {
-    let mut sources = sources(paths)?;
-    let flows = checked(&mut sources, None);
+    let sources = sources(paths)?;
+    let flows = checked(&sources, None);
     flows.plan.ok_or_else(|| {
         tell(&flows.diagnostics, &sources);
         let errors = flows

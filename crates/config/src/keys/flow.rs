@@ -98,6 +98,8 @@ pub(super) static STATE_BACKEND: &[Key] = keys! {
 pub(super) static RESOURCES: &[Key] = keys! {
     /// Tasks at once; wins over the flow.
     "parallelism": COUNT => Nothing;
+    /// The name of this program among those that run the process; each shard adds its number.
+    "instance": Text => Explained("{host}-{process}");
     /// The promise about each output.
     "delivery": Choice(&["exactly-once", "at-least-once", "at-most-once"]) => Value("exactly-once");
     /// Records that commit together.

@@ -11,7 +11,7 @@ use tidegate_core::{DeadLetter, EventId, FailureClass, Offset, Partition, TierIn
 use super::memory::ModelRecord;
 use super::script::ScriptedFailure;
 use super::{FlowModel, Moving, StepFailure, Stepped, timestamp};
-use crate::apply::Refusal;
+use crate::apply::StepRefusal;
 use crate::expression::RecordMetadata;
 use crate::plan::{CompletionPlan, FailureKind, LeavePlan};
 use crate::value::paths::{key_of, last_name, raw_at};
@@ -122,7 +122,7 @@ impl FlowModel<'_> {
         let kind = FailureKind::Transform;
         self.apply(moving, |apply, _| {
             let conforms = apply.conform(&mut record, sink.and_then(|sink| sink.schema.as_ref()));
-            conforms.map_err(|error| Refusal::new(kind, "schema.invalid", error))
+            conforms.map_err(|error| StepRefusal::new(kind, "schema.invalid", error))
         })?;
         let mut script = self.script.borrow_mut();
         let sink_failure = script.sinks.get_mut(stream);

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::memory::{StateValues, state_time};
 use super::script::ModelScript;
 use super::{FlowModel, Moving, Stepped, timestamp};
-use crate::apply::{Applied, Apply, ApplyHost, RecordView, state_key, state_plan};
+use crate::apply::{Apply, ApplyHost, RecordView, StepResult, state_key, state_plan};
 use crate::expression::EvaluationFailure;
 use crate::plan::{AssignPlan, PlanExpression, ProcessPlan, TransformPlan};
 use crate::value::{FlowValue, JsonRecord, MapKey, ValueMap};
@@ -109,7 +109,7 @@ impl FlowModel<'_> {
     pub(super) fn apply<T>(
         &self,
         moving: &Moving,
-        work: impl FnOnce(&Apply<'_>, RecordView<'_>) -> Applied<T>,
+        work: impl FnOnce(&Apply<'_>, RecordView<'_>) -> StepResult<T>,
     ) -> Stepped<T> {
         let host = ModelHost {
             process: self.process,

@@ -69,12 +69,7 @@ pub trait StateBackend: Send + Sync + fmt::Debug {
     fn apply(&mut self, epoch: u64, changes: BTreeMap<EntryKey, Option<Bytes>>);
 
     /// Replaces everything from one place (inclusive) to another (exclusive; none for the end) by these entries.
-    fn replace(
-        &mut self,
-        from: &EntryKey,
-        to: Option<&EntryKey>,
-        entries: Vec<(EntryKey, Bytes)>,
-    );
+    fn replace(&mut self, from: &EntryKey, to: Option<&EntryKey>, entries: Vec<(EntryKey, Bytes)>);
 
     /// Entries, and about how many bytes they take.
     fn size(&self) -> (u64, u64);
@@ -148,12 +143,7 @@ impl StateBackend for MapBackend {
         self.epoch = epoch;
     }
 
-    fn replace(
-        &mut self,
-        from: &EntryKey,
-        to: Option<&EntryKey>,
-        entries: Vec<(EntryKey, Bytes)>,
-    ) {
+    fn replace(&mut self, from: &EntryKey, to: Option<&EntryKey>, entries: Vec<(EntryKey, Bytes)>) {
         let mut old = Vec::new();
         self.scan(from, to, &mut |key, _| {
             old.push(key.clone());
@@ -180,9 +170,13 @@ mod tests {
     fn bytes_are_those_of_the_entries() {
         let mut backend = MapBackend::default();
         let at = |key: &str| EntryKey::new(TableId(1), key.as_bytes());
-        let set = |key: &str, value: &'static str| (at(key), Some(Bytes::from_static(value.as_bytes())));
+        let set =
+            |key: &str, value: &'static str| (at(key), Some(Bytes::from_static(value.as_bytes())));
         backend.apply(1, BTreeMap::from([set("a", "one"), set("b", "two")]));
-        backend.apply(2, BTreeMap::from([set("a", "longer"), (at("b"), None), (at("c"), None)]));
+        backend.apply(
+            2,
+            BTreeMap::from([set("a", "longer"), (at("b"), None), (at("c"), None)]),
+        );
         assert_eq!(backend.size(), (1, ENTRY_BYTES + 7));
         let entries = vec![(at("b"), Bytes::from_static(b"x"))];
         backend.replace(&EntryKey::first(), Some(&at("c")), entries);

@@ -5,5 +5,7 @@
     reason = "tests are steered by their environment, have a runtime of their own, and may panic"
 )]
 
+mod deaths;
 mod operators;
+mod real;
 mod simulation;

@@ -7,12 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::{Entropy, Stream};
+use tidegate_core::books::Account;
+use tidegate_core::env::{Entropy, Env, Stream};
 use tidegate_core::{EventId, Mutex, Offset, Shutdown, Topic};
 use tidegate_flow::check::{Registered, check_flows};
 use tidegate_flow::model::{FlowModel, ModelInput, ModelScript};
 use tidegate_flow::plan::FlowPlan;
-use tidegate_log::{Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition};
+use tidegate_log::{
+    Append, Log, LogError, Read, Record, StoredRecord, TopicConfig, TopicPartition,
+};
 use tidegate_sim::{LogRates, Node, Sim, SimLog, for_each_seed, scaled};
 use tidegate_stage::operators::RegisteredFunctions;
 use tidegate_stage::{PlantedBug, Stage, StageBooks, StageOptions, StreamOptions, plant};
@@ -20,18 +23,18 @@ use tidegate_stage::{PlantedBug, Stage, StageBooks, StageOptions, StreamOptions,
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A flow that is played.
-struct Played {
-    text: &'static str,
-    partitions: i32,
-    streams: &'static [&'static str],
+pub(crate) struct Played {
+    pub(crate) text: &'static str,
+    pub(crate) partitions: i32,
+    pub(crate) streams: &'static [&'static str],
     /// A state whose values are compared.
-    state: Option<&'static str>,
+    pub(crate) state: Option<&'static str>,
     /// Whether the outputs of a key have one order.
-    is_ordered: bool,
+    pub(crate) is_ordered: bool,
 }
 
 /// Flows whose results do not depend on the order of partitions: event time is one for the model.
-const FLOWS: [Played; 6] = [
+pub(crate) const FLOWS: [Played; 6] = [
     Played {
         text: "process p receive orders filter amount > 3 emit to big end",
         partitions: 3,
@@ -88,16 +91,20 @@ const FLOWS: [Played; 6] = [
     },
 ];
 
-const START_MS: u64 = 1_700_000_000_000;
+/// Every stream of the flows.
+pub(crate) const STREAMS: [&str; 10] = [
+    "orders", "payments", "big", "totals", "copies", "orphans", "matched", "strays", "hourly",
+    "late",
+];
+
+pub(crate) const START_MS: u64 = 1_700_000_000_000;
 
 /// An id whose last bits are a number.
 fn id_of(number: u64) -> EventId {
-    EventId::from_u128(
-        (u128::from(START_MS) << 80) | (7 << 76) | (0b10 << 62) | u128::from(number),
-    )
+    EventId::from_u128((u128::from(START_MS) << 80) | (7 << 76) | (0b10 << 62) | u128::from(number))
 }
 
-fn input(stream: &str, number: u64, draw: &mut dyn Entropy) -> ModelInput {
+pub(crate) fn input(stream: &str, number: u64, draw: &mut dyn Entropy) -> ModelInput {
     let customer = format!("c{}", draw.below(5));
     let (jitter, amount) = (draw.below(4_000), draw.below(10));
     let at = i64::try_from(START_MS + number * 300 + 4_000 - jitter).unwrap();
@@ -117,15 +124,17 @@ fn input(stream: &str, number: u64, draw: &mut dyn Entropy) -> ModelInput {
 }
 
 /// Outputs of a stream by key, in their order.
-type ByKey = BTreeMap<(String, String), Vec<(EventId, String)>>;
+type ByKey = BTreeMap<String, Vec<(EventId, String)>>;
 
-fn options() -> StageOptions {
-    let mut options = StageOptions::new("p").unwrap();
+pub(crate) fn options(process: &str) -> StageOptions {
+    let mut options = StageOptions::new(process).unwrap();
     options.epoch_records = 7;
     options.epoch_interval = Some(Duration::from_millis(300));
     options.parallelism = Some(2);
-    for stream in ["orders", "payments"] {
+    for stream in STREAMS {
         let stream_options = StreamOptions {
+            // Runs on one broker have topics of their own.
+            topic: (process != "p").then(|| Topic::new(format!("{process}-{stream}")).unwrap()),
             // The clock of the model stands still, so no input is idle there.
             idle_timeout: Duration::from_secs(86_400),
             ..StreamOptions::default()
@@ -140,7 +149,7 @@ fn options() -> StageOptions {
 type Slot = Arc<Mutex<Option<Stage>>>;
 
 fn start(node: &Node, name: usize, plan: &Arc<FlowPlan>, log: &SimLog, slot: &Slot) {
-    let mut options = options();
+    let mut options = options("p");
     options.instance = format!("{name}-p");
     let functions = Arc::new(RegisteredFunctions::default());
     let env = node.env();
@@ -154,7 +163,7 @@ fn start(node: &Node, name: usize, plan: &Arc<FlowPlan>, log: &SimLog, slot: &Sl
     }));
 }
 
-async fn read_all(log: &SimLog, topic: &Topic, partitions: i32) -> Vec<StoredRecord> {
+async fn read_all(log: &dyn Log, topic: &Topic, partitions: i32) -> Vec<StoredRecord> {
     let mut all = Vec::new();
     for partition in 0..partitions {
         let at = TopicPartition::new(topic.clone(), partition);
@@ -196,7 +205,13 @@ impl World {
 
     fn books(&self) -> StageBooks {
         let log: Arc<dyn Log> = Arc::new(self.log.clone());
-        StageBooks::new(log, &self.broker.env(), Arc::clone(&self.plan), options()).unwrap()
+        StageBooks::new(
+            log,
+            &self.broker.env(),
+            Arc::clone(&self.plan),
+            options("p"),
+        )
+        .unwrap()
     }
 
     /// Ends the faults and waits until everything that was sent is read.
@@ -232,9 +247,11 @@ pub(crate) fn play(seed: u64) -> u64 {
     let mut sim = Sim::new(seed);
     let mut script: Stream = sim.entropy("script");
     let draw: &mut dyn Entropy = &mut script;
-    let flow = &FLOWS[usize::try_from(draw.below(FLOWS.len() as u64)).unwrap()];
+    let flow: &'static Played = &FLOWS[usize::try_from(draw.below(FLOWS.len() as u64)).unwrap()];
     let checked = check_flows(&[flow.text], &Registered::default());
-    let plan = checked.plan.unwrap_or_else(|| panic!("{:?}", checked.diagnostics));
+    let plan = checked
+        .plan
+        .unwrap_or_else(|| panic!("{:?}", checked.diagnostics));
     let plan = Arc::new(plan);
     let broker = sim.node("broker");
     let log = SimLog::new(&broker.env());
@@ -243,7 +260,9 @@ pub(crate) fn play(seed: u64) -> u64 {
     sim.block_on(&broker, async move {
         for stream in flow.streams {
             let config = TopicConfig::new(u32::try_from(partitions).unwrap());
-            made.create_topic(&Topic::new(*stream).unwrap(), config).await.unwrap();
+            made.create_topic(&Topic::new(*stream).unwrap(), config)
+                .await
+                .unwrap();
         }
     });
     let workers: Vec<(Node, Slot)> = (0..1 + draw.below(3))
@@ -274,7 +293,8 @@ pub(crate) fn play(seed: u64) -> u64 {
         let node = world.workers[number].0.clone();
         match draw.below(12) {
             0..6 => {
-                let stream = flow.streams[usize::try_from(draw.below(flow.streams.len() as u64)).unwrap()];
+                let stream =
+                    flow.streams[usize::try_from(draw.below(flow.streams.len() as u64)).unwrap()];
                 if stream != last {
                     // Records of two topics have no order; so the others are read first.
                     world.settle();
@@ -304,10 +324,10 @@ pub(crate) fn play(seed: u64) -> u64 {
                     world.start(number);
                 }
             }
-            8 => world.log.rebalance(&options().group),
+            8 => world.log.rebalance(&options("p").group),
             9 => {
                 let nth = usize::try_from(draw.below(3)).unwrap();
-                world.log.expel(&options().group, nth);
+                world.log.expel(&options("p").group, nth);
             }
             10 => world.log.crash(),
             _ => node.set_clock_offset_ms(i64::try_from(draw.below(600_000)).unwrap() - 300_000),
@@ -320,77 +340,137 @@ pub(crate) fn play(seed: u64) -> u64 {
 }
 
 /// Outputs, state and books are those of the model.
-fn compare(world: &mut World, flow: &Played, model: &FlowModel<'_>) {
-    let process = &world.plan.processes["p"];
-    let mut streams: Vec<String> = process.sinks.iter().map(|sink| sink.stream.clone()).collect();
-    let ways = process.ways_out.iter().filter_map(|way| way.stream.clone());
-    streams.extend(ways);
-    streams.push("p_dlq".to_owned());
-    streams.sort();
-    streams.dedup();
-    for stream in streams {
-        let is_letters = model.dead_letters().iter().any(|letter| letter.stream == stream);
-        let mut expected = ByKey::new();
-        for output in model.outputs(&stream) {
-            let value = if is_letters { String::new() } else { output.value.clone() };
-            let key = (stream.clone(), output.key.clone().unwrap_or_default());
-            expected.entry(key).or_default().push((output.id, value));
+fn compare(world: &mut World, flow: &'static Played, model: &FlowModel<'_>) {
+    let expected = Expected::of(flow, model, &world.plan, "p");
+    let log: Arc<dyn Log> = Arc::new(world.log.clone());
+    let (plan, env) = (Arc::clone(&world.plan), world.broker.env());
+    world.sim.block_on(&world.broker, async move {
+        expected.check(log, &env, plan, options("p")).await
+    });
+}
+
+/// The results of the model.
+pub(crate) struct Expected {
+    flow: &'static Played,
+    streams: BTreeMap<String, (bool, ByKey)>,
+    state: BTreeMap<String, String>,
+    account: Account,
+}
+
+fn text(bytes: Option<bytes::Bytes>) -> String {
+    String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap()
+}
+
+impl Expected {
+    pub(crate) fn of(
+        flow: &'static Played,
+        model: &FlowModel<'_>,
+        plan: &FlowPlan,
+        process: &str,
+    ) -> Self {
+        let found = &plan.processes[process];
+        let mut names: Vec<String> = found.sinks.iter().map(|sink| sink.stream.clone()).collect();
+        names.extend(found.ways_out.iter().filter_map(|way| way.stream.clone()));
+        names.push(format!("{process}_dlq"));
+        names.sort();
+        names.dedup();
+        let mut streams = BTreeMap::new();
+        for name in names {
+            let letters = model.dead_letters().iter();
+            let is_letters = letters.clone().any(|letter| letter.stream == name);
+            let mut expected = ByKey::new();
+            for output in model.outputs(&name) {
+                let value = if is_letters {
+                    String::new()
+                } else {
+                    output.value.clone()
+                };
+                let key = output.key.clone().unwrap_or_default();
+                expected.entry(key).or_default().push((output.id, value));
+            }
+            if !flow.is_ordered || is_letters {
+                expected.values_mut().for_each(|list| list.sort());
+            }
+            streams.insert(name, (is_letters, expected));
         }
-        let (log, topic) = (world.log.clone(), Topic::new(stream.clone()).unwrap());
-        let found = world
-            .sim
-            .block_on(&world.broker, async move { read_all(&log, &topic, 3).await });
-        let mut written = ByKey::new();
-        for stored in found {
-            let record = stored.record;
-            let text = |bytes: Option<bytes::Bytes>| {
-                String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap()
-            };
-            let value = if is_letters { String::new() } else { text(record.value) };
-            let id = record.headers.event_id().unwrap();
-            let key = (stream.clone(), text(record.key));
-            written.entry(key).or_default().push((id, value));
+        Self {
+            flow,
+            streams,
+            state: flow.state.map(|name| model.state(name)).unwrap_or_default(),
+            account: model.account(),
         }
-        if !flow.is_ordered || is_letters {
-            expected.values_mut().for_each(|list| list.sort());
-            written.values_mut().for_each(|list| list.sort());
+    }
+
+    pub(crate) async fn check(
+        &self,
+        log: Arc<dyn Log>,
+        env: &Env,
+        plan: Arc<FlowPlan>,
+        options: StageOptions,
+    ) {
+        let flow = self.flow;
+        for (stream, (is_letters, expected)) in &self.streams {
+            let topic = options.topic(stream).unwrap();
+            let mut written = ByKey::new();
+            for stored in read_all(&*log, &topic, flow.partitions).await {
+                let record = stored.record;
+                let value = if *is_letters {
+                    String::new()
+                } else {
+                    text(record.value)
+                };
+                let id = record.headers.event_id().unwrap();
+                written
+                    .entry(text(record.key))
+                    .or_default()
+                    .push((id, value));
+            }
+            if !flow.is_ordered || *is_letters {
+                written.values_mut().for_each(|list| list.sort());
+            }
+            assert_eq!(&written, expected, "stream `{stream}` of {}", flow.text);
         }
-        assert_eq!(written, expected, "stream `{stream}` of {}", flow.text);
-    }
-    if let Some(name) = flow.state {
-        let books = world.books();
-        let values = world
-            .sim
-            .block_on(&world.broker, async move { books.values(name).await.unwrap() });
-        assert_eq!(values, model.state(name), "{}", flow.text);
-    }
-    let books = world.books();
-    let audited = world
-        .sim
-        .block_on(&world.broker, async move { books.audit().await.unwrap() });
-    for one in &audited {
-        assert!(one.missing.is_empty(), "{one:#?}");
-    }
-    let accounts = {
-        let books = world.books();
-        world
-            .sim
-            .block_on(&world.broker, async move { books.accounts().await.unwrap() })
-    };
-    assert!(accounts.iter().all(|one| one.account.is_balanced()), "{accounts:#?}");
-    let of_model = model.account();
-    let sum = |get: fn(&tidegate_core::books::Account) -> i64| -> i64 {
-        let inputs = accounts.iter().filter(|one| {
-            let is_own = |stream: &&str| one.name.ends_with(&format!("@{stream}"));
-            flow.streams.iter().any(|stream| is_own(&stream))
-        });
-        inputs.map(|one| get(&one.account)).sum()
-    };
-    assert_eq!(sum(|account| account.accepted), of_model.accepted);
-    assert_eq!(sum(|account| account.parked), of_model.parked, "{accounts:#?}");
-    if accounts.len() == flow.streams.len() {
-        assert_eq!(sum(|account| account.delivered), of_model.delivered);
-        assert_eq!(sum(|account| account.dead_lettered), of_model.dead_lettered);
+        let inputs: Vec<String> = flow
+            .streams
+            .iter()
+            .map(|stream| format!("@{}", options.topic(stream).unwrap()))
+            .collect();
+        let books = StageBooks::new(log, env, plan, options).unwrap();
+        if let Some(name) = flow.state {
+            assert_eq!(
+                books.values(name).await.unwrap(),
+                self.state,
+                "{}",
+                flow.text
+            );
+        }
+        for one in &books.audit().await.unwrap() {
+            assert!(one.missing.is_empty(), "{one:#?}");
+        }
+        let accounts = books.accounts().await.unwrap();
+        assert!(
+            accounts.iter().all(|one| one.account.is_balanced()),
+            "{accounts:#?}"
+        );
+        let sum = |get: fn(&Account) -> i64| -> i64 {
+            let own = accounts
+                .iter()
+                .filter(|one| inputs.iter().any(|input| one.name.ends_with(input)));
+            own.map(|one| get(&one.account)).sum()
+        };
+        assert_eq!(
+            sum(|account| account.parked),
+            self.account.parked,
+            "{accounts:#?}"
+        );
+        if accounts.len() == flow.streams.len() {
+            assert_eq!(sum(|account| account.accepted), self.account.accepted);
+            assert_eq!(sum(|account| account.delivered), self.account.delivered);
+            assert_eq!(
+                sum(|account| account.dead_lettered),
+                self.account.dead_lettered
+            );
+        }
     }
 }
 

@@ -165,7 +165,7 @@ fn r14_expired_values_are_never_read_and_are_removed() {
             let last = task.texts("b").pop().unwrap();
             assert!(last.contains(r#""m":{"two":1}"#), "{ttl} {by}: {last}");
             assert_eq!(task.values("m").len(), 1, "{ttl} {by}");
-            // What is left of `y` goes in the way that is declared, and no other.
+            // The rest of `y` goes in the way that is declared, and no other.
             let rows = |task: &Task| {
                 let table = tidegate_stage::task_state::TableId(2);
                 task.tables
@@ -247,6 +247,8 @@ fn r26_an_output_that_does_not_fit_is_a_dead_letter() {
         (letter.event_id, letter.attempts),
         (EventId::from_u128(2), 1)
     );
+    let kind = letter.stage.and_then(|stage| stage.failure_kind);
+    assert_eq!(kind.as_deref(), Some("transform_failure"));
     // The record that failed has not counted, and the stage went on.
     assert_eq!(task.values("n")["x"], "2");
     let account = task.account();
