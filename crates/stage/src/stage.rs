@@ -758,12 +758,6 @@ impl Stage {
             false => StartAt::Earliest,
         }
     }
-
-    /// How far it is behind, in records, over the inputs; 0 where nobody knows.
-    pub async fn lag(&self) -> u64 {
-        let Ok(books) = self.books() else { return 0 };
-        books.lag().await.unwrap_or(0)
-    }
 }
 
 struct Sources {

@@ -120,10 +120,4 @@ impl Telemetry {
     pub(crate) fn failed(&self, code: &str) {
         counter!(self.name("records.error"), "code" => code.to_owned()).increment(1);
     }
-
-    /// How far the stage is behind.
-    pub(crate) fn lag(&self, records: u64) {
-        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
-        gauge!(self.name("consumer.lag")).set(records as f64);
-    }
 }

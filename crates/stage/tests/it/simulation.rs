@@ -230,6 +230,8 @@ impl World {
                 .sim
                 .block_on(&self.broker, async move { books.accounts().await.unwrap() });
             if !accounts.is_empty() && accounts.iter().all(|one| one.account.queued == 0) {
+                // Timers of the last records may fire in an epoch of their own.
+                self.sim.run_for(Duration::from_secs(3));
                 return;
             }
             self.sim.run_for(Duration::from_millis(500));
