@@ -37,7 +37,7 @@ pub struct RecordView<'a> {
 
 /// A failure of a step, and its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct StepRefusal {
     /// The kind, which finds the handler.
     pub kind: FailureKind,
     /// The failure.
@@ -46,7 +46,7 @@ pub struct Refusal {
     pub attempts: u32,
 }
 
-impl Refusal {
+impl StepRefusal {
     /// A failure of the first attempt.
     #[must_use]
     pub const fn of(kind: FailureKind, failure: Box<EvaluationFailure>) -> Self {
@@ -65,7 +65,7 @@ impl Refusal {
 }
 
 /// The answer of a step, or its failure.
-pub type Applied<T = ()> = Result<T, Refusal>;
+pub type StepResult<T = ()> = Result<T, StepRefusal>;
 
 /// Everything outside of a step that its work needs.
 pub trait ApplyHost: std::fmt::Debug {
@@ -111,6 +111,11 @@ pub trait ApplyHost: std::fmt::Debug {
     /// # Errors
     /// The rule failed.
     fn rule(&self, name: &str, record: &FlowValue<'_>) -> Evaluated;
+
+    /// Whether the caller makes the attempts after the first one, each after its wait. Otherwise they follow at once.
+    fn waits(&self) -> bool {
+        false
+    }
 
     /// The answer of a lookup for a key; none where it has nothing under it.
     ///
@@ -222,9 +227,13 @@ impl Apply<'_> {
     ///
     /// # Errors
     /// The bytes are no record of the input's schema: `schema.invalid`.
-    pub fn decode(&self, source: &SourcePlan, value: &[u8]) -> Applied<(JsonRecord, Option<i64>)> {
+    pub fn decode(
+        &self,
+        source: &SourcePlan,
+        value: &[u8],
+    ) -> StepResult<(JsonRecord, Option<i64>)> {
         let invalid =
-            |message: String| Refusal::new(FailureKind::Transform, "schema.invalid", message);
+            |message: String| StepRefusal::new(FailureKind::Transform, "schema.invalid", message);
         let record = JsonRecord::parse(value);
         let mut record = record.map_err(|error| invalid(error.to_string()))?;
         self.conform(&mut record, source.schema.as_ref())
@@ -277,22 +286,26 @@ impl Apply<'_> {
     ///
     /// # Errors
     /// The expression has no value for the record.
-    pub fn value(&self, of: &PlanExpression, view: RecordView<'_>) -> Applied<Value> {
+    pub fn value(&self, of: &PlanExpression, view: RecordView<'_>) -> StepResult<Value> {
         let value = self.evaluate(of, view, None);
-        value.map_err(|failure| Refusal::of(FailureKind::Transform, failure))
+        value.map_err(|failure| StepRefusal::of(FailureKind::Transform, failure))
     }
 
     /// Whether a condition is true.
     ///
     /// # Errors
     /// It has no value, or one that is not a boolean.
-    pub fn is_true(&self, condition: &PlanExpression, view: RecordView<'_>) -> Applied<bool> {
+    pub fn is_true(&self, condition: &PlanExpression, view: RecordView<'_>) -> StepResult<bool> {
         let value = self.value(condition, view)?;
         if let FlowValue::Boolean(yes) = value {
             return Ok(yes);
         }
         let message = format!("a condition is {} and not a boolean", value.kind());
-        Err(Refusal::new(FailureKind::Transform, "expr.type", message))
+        Err(StepRefusal::new(
+            FailureKind::Transform,
+            "expr.type",
+            message,
+        ))
     }
 
     /// Conditions that must all be true.
@@ -304,10 +317,14 @@ impl Apply<'_> {
         checks: &[CheckPlan],
         kind: FailureKind,
         view: RecordView<'_>,
-    ) -> Applied {
+    ) -> StepResult {
         for check in checks {
             if !self.is_true(&check.require, view)? {
-                return Err(Refusal::new(kind, "rule.rejected", check.message.as_str()));
+                return Err(StepRefusal::new(
+                    kind,
+                    "rule.rejected",
+                    check.message.as_str(),
+                ));
             }
         }
         Ok(())
@@ -323,8 +340,8 @@ impl Apply<'_> {
         record: &mut JsonRecord,
         metadata: &RecordMetadata,
         time: i64,
-    ) -> Applied {
-        let failed = |failure| Refusal::of(FailureKind::Transform, failure);
+    ) -> StepResult {
+        let failed = |failure| StepRefusal::of(FailureKind::Transform, failure);
         for assignment in assignments {
             let checked = assignment.value.checked.as_ref();
             let copied = checked.and_then(|checked| checked.raw_field(record));
@@ -347,7 +364,7 @@ impl Apply<'_> {
                     let entry = key.as_ref().map(|key| {
                         let message = || format!("{} is no key of a map", key.kind());
                         let refuse =
-                            || Refusal::new(FailureKind::Transform, "expr.type", message());
+                            || StepRefusal::new(FailureKind::Transform, "expr.type", message());
                         MapKey::of(key).ok_or_else(refuse)
                     });
                     let entry = entry.transpose()?;
@@ -367,7 +384,7 @@ impl Apply<'_> {
         &self,
         transform: &TransformPlan,
         view: RecordView<'_>,
-    ) -> Applied<Vec<JsonRecord>> {
+    ) -> StepResult<Vec<JsonRecord>> {
         let kind = FailureKind::Transform;
         match &transform.body {
             BodyPlan::Apply {
@@ -389,7 +406,7 @@ impl Apply<'_> {
                 output,
             } => {
                 self.require(checks, kind, view)?;
-                let refuse = |message: String| Refusal::new(kind, "expr.type", message);
+                let refuse = |message: String| StepRefusal::new(kind, "expr.type", message);
                 let FlowValue::List(elements) = self.value(each, view)? else {
                     return Err(refuse("`each` needs a list of maps".to_owned()));
                 };
@@ -423,16 +440,16 @@ impl Apply<'_> {
         record: &mut JsonRecord,
         trim: Option<&TrimPlan>,
         output: Option<&String>,
-    ) -> Applied {
+    ) -> StepResult {
         if let Some(trim) = trim {
             trim.trim(record);
         }
         let conforms = self.conform(record, output);
-        conforms.map_err(|error| Refusal::new(FailureKind::Transform, "schema.invalid", error))
+        conforms.map_err(|error| StepRefusal::new(FailureKind::Transform, "schema.invalid", error))
     }
 
     /// The results of a table; no row at all is a rule failure.
-    fn decide(&self, table: &TablePlan, view: RecordView<'_>) -> Applied<Vec<(String, Value)>> {
+    fn decide(&self, table: &TablePlan, view: RecordView<'_>) -> StepResult<Vec<(String, Value)>> {
         let mut hits: Vec<Vec<Value>> = vec![Vec::new(); table.results.len()];
         let mut is_hit = false;
         for row in &table.rows {
@@ -450,7 +467,11 @@ impl Apply<'_> {
         }
         if !is_hit {
             let message = "no row of the table matches";
-            return Err(Refusal::new(FailureKind::Rule, "rule.unmatched", message));
+            return Err(StepRefusal::new(
+                FailureKind::Rule,
+                "rule.unmatched",
+                message,
+            ));
         }
         let value = |mut column: Vec<Value>| match table.collect_all {
             true => FlowValue::list(column),
@@ -469,7 +490,7 @@ impl Apply<'_> {
         rule: &TransformPlan,
         view: RecordView<'_>,
         column: Option<&str>,
-    ) -> Applied<Value> {
+    ) -> StepResult<Value> {
         if let BodyPlan::Table(table) = &rule.body {
             let mut results = self.decide(table, view)?.into_iter();
             let wanted = results.find(|(name, _)| column.is_none_or(|column| column == name));
@@ -478,7 +499,7 @@ impl Apply<'_> {
         let kind = FailureKind::Rule;
         let text = view.record.to_string();
         let record = FlowValue::parse_json(&text, &FlowType::Dynamic);
-        let record = record.map_err(|error| Refusal::new(kind, "schema.invalid", error.0))?;
+        let record = record.map_err(|error| StepRefusal::new(kind, "schema.invalid", error.0))?;
         self.attempts(kind, || self.host.rule(&rule.name, &record))
     }
 
@@ -492,7 +513,7 @@ impl Apply<'_> {
         key: &str,
         select: &[String],
         record: &mut JsonRecord,
-    ) -> Applied {
+    ) -> StepResult {
         let answer = self.attempts(FailureKind::Lookup, || self.host.ask(lookup, key))?;
         let answer = answer.as_ref();
         if select.is_empty() {
@@ -507,7 +528,7 @@ impl Apply<'_> {
     }
 
     /// Attempts at something that may fail for a while, as the handler of its kind allows. They follow each other
-    /// without delay.
+    /// without delay, unless the host waits.
     ///
     /// # Errors
     /// The failure is permanent, or the attempts are used up.
@@ -515,10 +536,11 @@ impl Apply<'_> {
         &self,
         kind: FailureKind,
         mut attempt: impl FnMut() -> Result<T, Box<EvaluationFailure>>,
-    ) -> Applied<T> {
+    ) -> StepResult<T> {
         let mut handlers = self.process.handlers.iter();
         let handler = handlers.find(|handler| handler.failure == kind);
         let retry = handler.and_then(|handler| handler.retry);
+        let retry = retry.filter(|_| !self.host.waits());
         let most = retry.map_or(1, |retry| retry.attempts);
         let mut attempts = 0_u32;
         loop {
@@ -529,7 +551,7 @@ impl Apply<'_> {
             };
             // Another attempt at a permanent failure changes nothing.
             if u64::from(attempts) >= most || failure.class != FailureClass::Transient {
-                return Err(Refusal {
+                return Err(StepRefusal {
                     kind,
                     failure,
                     attempts,
@@ -546,7 +568,7 @@ impl Apply<'_> {
         &self,
         (selector, arms, otherwise): (&SelectorPlan, &[ArmPlan], &OtherwisePlan),
         view: RecordView<'_>,
-    ) -> Applied<RouteChoice> {
+    ) -> StepResult<RouteChoice> {
         let mut targets: Vec<String> = Vec::new();
         let chosen = |raws: &[String]| {
             let is_chosen = |arm: &&ArmPlan| {
@@ -595,23 +617,27 @@ impl Apply<'_> {
             OtherwisePlan::Skip => Ok(RouteChoice::Skip),
             OtherwisePlan::Fail => {
                 let message = "no arm of the route fits";
-                Err(Refusal::new(FailureKind::Rule, "route.unmatched", message))
+                Err(StepRefusal::new(
+                    FailureKind::Rule,
+                    "route.unmatched",
+                    message,
+                ))
             }
         }
     }
 }
 
 /// The JSON of a value, or of each element of a list.
-fn each(value: &FlowValue<'_>) -> Applied<Vec<String>> {
+fn each(value: &FlowValue<'_>) -> StepResult<Vec<String>> {
     let texts: Result<Vec<String>, _> = if let FlowValue::List(values) = value {
         values.iter().map(FlowValue::to_json).collect()
     } else {
         value.to_json().map(|text| vec![text])
     };
-    texts.map_err(|error| Refusal::new(FailureKind::Rule, "expr.convert", error.0))
+    texts.map_err(|error| StepRefusal::new(FailureKind::Rule, "expr.convert", error.0))
 }
 
-fn json(value: &FlowValue<'_>) -> Applied<String> {
+fn json(value: &FlowValue<'_>) -> StepResult<String> {
     let text = value.to_json();
-    text.map_err(|error| Refusal::new(FailureKind::Transform, "expr.convert", error.0))
+    text.map_err(|error| StepRefusal::new(FailureKind::Transform, "expr.convert", error.0))
 }

@@ -14,6 +14,7 @@ mod telemetry;
 
 mod guard;
 mod in_flight;
+mod long_body;
 mod request;
 
 mod api;

@@ -1,7 +1,7 @@
 //! The operators of a task, as one synchronous call chain.
 //!
-//! A [`TaskChain`] takes the records of a task one by one. It has no clock and no thread, and everything that
-//! outlives a call lies in the tables of the task, so a chain that is made anew from the tables goes on identically.
+//! A [`TaskChain`] takes the records of a task one by one, without a clock or a thread. Everything that outlives a
+//! call lies in the tables of the task. A chain that is made anew from the tables goes on identically.
 //! Steps without memory are those of `tidegate_flow::apply`; what is kept between records is here.
 //!
 //! - `keyed_state`: declared state, its life and its removal.
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidegate_core::books::Place;
 use tidegate_core::{Code, Failure, FailureClass};
-use tidegate_flow::apply::{Refusal, slow_loss, state_plan};
+use tidegate_flow::apply::{StepRefusal, slow_loss, state_plan};
 use tidegate_flow::expression::{EvaluationFailure, RecordMetadata};
 use tidegate_flow::model::IDLE_TIMEOUT;
 use tidegate_flow::plan::{
@@ -36,10 +36,10 @@ pub use self::registered::{LookupFunction, RegisteredFunctions, RuleFunction, Tr
 
 use self::combine::Kept;
 use self::moving::{InputEvent, Moving, StepFailure, ms, timestamp};
-use self::results::{Came, InHand, Results, is_foreign};
+use self::results::{InHand, RecordAsCame, RecordResults, is_foreign};
 use crate::chain::{ChainInput, ChainOutput, InputRecord, PendingRecord, TaskOperators, TaskTime};
 use crate::task_state::codec::{Reader, Writer, split_key};
-use crate::task_state::journal::{Journal, rows, rows_from};
+use crate::task_state::journal::{StateJournal, rows, rows_from};
 use crate::task_state::{TableId, TaskState};
 use crate::timers::{self, Timer};
 
@@ -58,7 +58,7 @@ const TIDY_EVERY_MS: i64 = 1_000;
 /// Rows that one batch of a clean-up looks at.
 const CLEANUP_BATCH: usize = 256;
 
-/// What a chain needs to know beside its plan.
+/// The settings of a chain beside its plan.
 #[derive(Debug, Clone)]
 pub struct ChainOptions {
     /// The instance of the stage, which dead letters name.
@@ -197,7 +197,7 @@ struct InputProgress {
     last_seen: i64,
 }
 
-/// What a chain remembers beside its state; it lies in the table of the chain.
+/// The memory of a chain beside its state; it lies in the table of the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Progress {
     /// The processing time, once there was one.
@@ -319,10 +319,10 @@ pub struct TaskChain {
 struct Run<'r> {
     fixed: &'r ChainPlan,
     progress: &'r mut Progress,
-    journal: Journal<'r>,
+    journal: StateJournal<'r>,
     now: i64,
     epoch_start: i64,
-    results: Results,
+    results: RecordResults,
     /// The record that came, while it is worked on.
     in_hand: Option<InHand>,
     /// The writes of a timer before its entry went on, and what left with it.
@@ -364,7 +364,7 @@ fn evaluation(failure: Failure) -> Box<EvaluationFailure> {
 }
 
 /// A failure of class System is not the record's: it stops the stage.
-fn stops(refusal: &Refusal) -> Result<(), Failure> {
+fn stops(refusal: &StepRefusal) -> Result<(), Failure> {
     match refusal.failure.class {
         FailureClass::System => Err(Failure::from((*refusal.failure).clone())),
         FailureClass::Transient | FailureClass::Permanent => Ok(()),
@@ -533,10 +533,10 @@ impl TaskChain {
         Run {
             fixed,
             progress,
-            journal: Journal::new(state),
+            journal: StateJournal::new(state),
             now,
             epoch_start,
-            results: Results::default(),
+            results: RecordResults::default(),
             in_hand: None,
             taken_out: None,
         }
@@ -764,7 +764,10 @@ impl Run<'_> {
             self.results.restore(copies);
         }
         let came = moving.clone();
-        self.handle(StepFailure::Record { refusal, moving }, &Came::of(&came))
+        self.handle(
+            StepFailure::Record { refusal, moving },
+            &RecordAsCame::of(&came),
+        )
     }
 
     /// One record of one source, from its bytes to its last place.
@@ -790,7 +793,7 @@ impl Run<'_> {
             id: event.id,
             events: events.to_vec(),
         };
-        let came = Came {
+        let came = RecordAsCame {
             metadata,
             key: record.key.as_ref(),
             value: record.value.clone(),
@@ -850,8 +853,8 @@ impl Run<'_> {
         });
         let Some((step, stream, mut moving)) = found else {
             let message = "the record is for a step that this plan does not have";
-            let refusal = Refusal::new(FailureKind::Transform, "schema.invalid", message);
-            let came = Came {
+            let refusal = StepRefusal::new(FailureKind::Transform, "schema.invalid", message);
+            let came = RecordAsCame {
                 metadata,
                 key: record.key.as_ref(),
                 value: record.value.clone(),
@@ -874,7 +877,7 @@ impl Run<'_> {
         if let Err(failure) = flowed {
             self.journal.undo_to(mark);
             self.results.clear();
-            self.handle(failure, &Came::of(&before))?;
+            self.handle(failure, &RecordAsCame::of(&before))?;
         }
         self.seen(at, time);
         Ok(())

@@ -8,13 +8,13 @@ use tidegate_core::Failure;
 
 use crate::operators::damaged;
 use crate::task_state::codec::{Reader, Writer, from_ordered, key_number, ordered};
-use crate::task_state::journal::{Journal, rows_from};
+use crate::task_state::journal::{StateJournal, rows_from};
 use crate::task_state::{TableId, TaskState};
 
 /// The table of the timers.
 pub(crate) const TIMERS: TableId = TableId(1);
 
-/// What a timer does.
+/// The work of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimerKind {
     /// An entry has waited long enough, or a window ends.
@@ -38,7 +38,7 @@ pub(crate) struct Timer {
 }
 
 /// Sets a timer; `number` is larger than that of every timer before.
-pub(crate) fn set(journal: &mut Journal<'_>, due: i64, number: u64, timer: &Timer) {
+pub(crate) fn set(journal: &mut StateJournal<'_>, due: i64, number: u64, timer: &Timer) {
     let mut key = ordered(due).to_vec();
     key.extend_from_slice(&number.to_be_bytes());
     let mut value = Writer::default();

@@ -8,7 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tidegate_config::{Color, Config, ConfigSource, Files, Origin, Problem, Problems, Severity};
+use tidegate_config::{
+    Color, Config, ConfigSource, Files, Loaded, Origin, Problem, Problems, Severity,
+};
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_flow::Diagnostic;
@@ -132,13 +134,12 @@ fn unreadable(path: &Path, error: &io::Error) -> ErrorReport {
 }
 
 /// Checks texts, and their bindings where there is a configuration.
-pub(crate) fn checked(sources: &[ConfigSource], config: Option<&Config>) -> CheckedFlows {
+fn checked(sources: &[ConfigSource], config: Option<&Config>) -> CheckedFlows {
     let texts: Vec<&str> = sources.iter().map(|source| source.text.as_str()).collect();
     let mut flows = check_flows(&texts, &Registered::default());
     if let Some(config) = config {
-        flows
-            .diagnostics
-            .extend(check_bindings(&flows, &Bindings::from_config(config)));
+        let found = check_bindings(&flows, &Bindings::from_config(config));
+        flows.diagnostics.extend(found);
     }
     flows
 }
@@ -158,13 +159,15 @@ pub(crate) fn tell(diagnostics: &[Diagnostic], sources: &[ConfigSource]) {
     }
 }
 
-/// The findings of the flow files that a configuration names, for `tidegate check`.
+/// The flow files that a configuration names, for `tidegate check`, and all texts that the findings are about.
 pub(crate) fn of_config(
     file: &Path,
-    config: &Config,
-) -> Result<(Vec<Diagnostic>, Vec<ConfigSource>), ErrorReport> {
-    let sources = sources_of(file, config)?;
-    Ok((checked(&sources, Some(config)).diagnostics, sources))
+    loaded: &Loaded,
+) -> Result<(CheckedFlows, Vec<ConfigSource>), ErrorReport> {
+    let mut sources = sources_of(file, &loaded.config)?;
+    let flows = checked(&sources, Some(&loaded.config));
+    sources.extend_from_slice(loaded.problems.texts());
+    Ok((flows, sources))
 }
 
 /// The plan of the flow files that a configuration names; none where it names no file.
@@ -203,9 +206,12 @@ fn sources_of(file: &Path, config: &Config) -> Result<Vec<ConfigSource>, ErrorRe
 }
 
 fn check(files: &[PathBuf], config: Option<&Path>, output: Output) -> Result<Exit, ErrorReport> {
-    let sources = sources(files)?;
+    let mut sources = sources(files)?;
     let loaded = config.map(settings::read_file).transpose()?;
     let flows = checked(&sources, loaded.as_ref().map(|loaded| &loaded.config));
+    if let Some(loaded) = &loaded {
+        sources.extend_from_slice(loaded.problems.texts());
+    }
     let mut findings = shown(&flows.diagnostics, &sources);
     if let Some(loaded) = &loaded {
         findings.extend(of_problems(&loaded.problems));
@@ -224,7 +230,7 @@ fn check(files: &[PathBuf], config: Option<&Path>, output: Output) -> Result<Exi
         tell(&flows.diagnostics, &sources);
     }
     output.print(&json!({ "diagnostics": findings }), || {
-        let files = counted(sources.len() as u64, "file");
+        let files = counted(u64::from(flows.sources), "file");
         format!(
             "{files}: {}, {}",
             counted(errors, "error"),

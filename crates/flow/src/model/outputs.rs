@@ -8,8 +8,10 @@ use tidegate_core::books::{LossReason, Place};
 use tidegate_core::dead_letter::{LastFailure, Reason, RecordOrigin, StageContext};
 use tidegate_core::{DeadLetter, EventId, FailureClass, Offset, Partition, TierIndex, Topic};
 
+use super::memory::ModelRecord;
+use super::script::ScriptedFailure;
 use super::{FlowModel, Moving, StepFailure, Stepped, timestamp};
-use crate::apply::Refusal;
+use crate::apply::StepRefusal;
 use crate::expression::RecordMetadata;
 use crate::plan::{CompletionPlan, FailureKind, LeavePlan};
 use crate::value::paths::{key_of, last_name, raw_at};
@@ -93,6 +95,15 @@ pub(super) struct Came<'a> {
 }
 
 impl<'a> Came<'a> {
+    /// The record as it was sent.
+    pub(super) fn as_sent(sent: &'a ModelRecord) -> Self {
+        Self {
+            metadata: &sent.metadata,
+            value: &sent.value,
+            ids: std::slice::from_ref(&sent.id),
+        }
+    }
+
     /// The record at a later place, with its text.
     pub(super) fn of(moving: &'a Moving, text: &'a str) -> Self {
         Self {
@@ -111,11 +122,13 @@ impl FlowModel<'_> {
         let kind = FailureKind::Transform;
         self.apply(moving, |apply, _| {
             let conforms = apply.conform(&mut record, sink.and_then(|sink| sink.schema.as_ref()));
-            conforms.map_err(|error| Refusal::new(kind, "schema.invalid", error))
+            conforms.map_err(|error| StepRefusal::new(kind, "schema.invalid", error))
         })?;
-        let failure = self.script.borrow().sinks.get(stream).cloned();
+        let mut script = self.script.borrow_mut();
+        let sink_failure = script.sinks.get_mut(stream);
+        let failure = sink_failure.and_then(ScriptedFailure::happen);
+        drop(script);
         if let Some(failure) = failure {
-            let failure = failure.to_failure();
             let told = (stream.to_owned(), moving.clone(), Some(failure.to_string()));
             self.results.refused = Some(told);
             return Err(moving.fails(kind, failure));

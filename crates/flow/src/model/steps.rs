@@ -11,21 +11,30 @@ use crate::plan::{
 use crate::value::paths::key_of;
 
 impl FlowModel<'_> {
-    /// Fills in the record of some bytes; false where the filter of the input does not want it.
+    /// Fills in the record of some bytes.
     pub(super) fn decode(
         &mut self,
         source: &SourcePlan,
         value: &[u8],
         moving: &mut Moving,
-    ) -> Stepped<bool> {
+    ) -> Stepped {
         let (record, time) = self.apply(moving, |apply, _| apply.decode(source, value))?;
         moving.record = record;
         moving.time = time.unwrap_or(moving.time);
         if !self.process.partition_by.is_empty() {
             moving.metadata.key = Some(key_of(&moving.record, &self.process.partition_by));
         }
-        let filter = source.filter.as_ref();
-        filter.map_or(Ok(true), |filter| self.is_true(filter, moving))
+        Ok(())
+    }
+
+    /// A record that was decoded: the filter of its input, then the steps.
+    pub(super) fn enter(&mut self, source: &SourcePlan, moving: Moving) -> Stepped {
+        if let Some(filter) = &source.filter
+            && !self.is_true(filter, &moving)?
+        {
+            return self.delivered(&moving);
+        }
+        self.flow(&source.alias, 0, moving)
     }
 
     /// Moves a record of a stream through the steps from `start` on.

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::memory::{StateValues, state_time};
 use super::script::ModelScript;
 use super::{FlowModel, Moving, Stepped, timestamp};
-use crate::apply::{Applied, Apply, ApplyHost, RecordView, state_key, state_plan};
+use crate::apply::{Apply, ApplyHost, RecordView, StepResult, state_key, state_plan};
 use crate::expression::EvaluationFailure;
 use crate::plan::{AssignPlan, PlanExpression, ProcessPlan, TransformPlan};
 use crate::value::{FlowValue, JsonRecord, MapKey, ValueMap};
@@ -95,6 +95,10 @@ impl ApplyHost for ModelHost<'_> {
         function(std::slice::from_ref(record))
     }
 
+    fn waits(&self) -> bool {
+        true
+    }
+
     fn ask(&self, lookup: &str, key: &str) -> Result<Option<JsonRecord>, Box<EvaluationFailure>> {
         self.script.borrow_mut().ask(lookup, key)
     }
@@ -105,7 +109,7 @@ impl FlowModel<'_> {
     pub(super) fn apply<T>(
         &self,
         moving: &Moving,
-        work: impl FnOnce(&Apply<'_>, RecordView<'_>) -> Applied<T>,
+        work: impl FnOnce(&Apply<'_>, RecordView<'_>) -> StepResult<T>,
     ) -> Stepped<T> {
         let host = ModelHost {
             process: self.process,

@@ -166,8 +166,8 @@ pub async fn what_is_read_together_is_paused_and_sought_apart(scene: Scene) {
     assert_eq!(member.values(&leader), ["0", "1"]);
 }
 
-/// What is read together is asked back together, and moves on when all of it was let go. Until then its owner
-/// commits.
+/// Partitions that are read together are asked back together, and move on when all of them were let go. Until
+/// then their owner commits.
 pub async fn what_is_read_together_is_let_go_together(scene: Scene) {
     let (join, one, two) = two_topics(&scene).await;
     let mut first = scene.join_as(join.clone()).await.stubborn();

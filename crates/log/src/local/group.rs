@@ -9,8 +9,8 @@
 //! - Partitions that are read together have one owner and one fence, until some of them are let go.
 //! - A partition changes hands only after its owner let it go, ran out of time, or left. Every commit that
 //!   was begun under the old fence has ended by then.
-//! - While there are members that read it, a partition without owner waits for nothing but such a commit,
-//!   and for those that are read together with it.
+//! - While there are members that read it, a partition without owner waits for nothing but such a commit.
+//!   Partitions that are read together wait for each other's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -46,7 +46,7 @@ async fn copy(log: Arc<NodeLog>) {
                     break;
                 }
             }
-            _ => {}
+            SessionEvent::Assigned(_) | SessionEvent::Revoking(_) | SessionEvent::Lost(_) => {}
         }
     }
     session.close().await.unwrap();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tidegate_core::books::Place;
 use tidegate_core::{EventId, Failure};
-use tidegate_flow::apply::Refusal;
+use tidegate_flow::apply::StepRefusal;
 use tidegate_flow::plan::{
     CompletePlan, FailureKind, JoinKind, LeavePlan, OperatorPlan, StateKind, StepPlan,
 };
@@ -385,7 +385,7 @@ impl Run<'_> {
 
     fn time_out(&mut self, leave: &LeavePlan, by: &str, moving: &Moving) -> Stepped {
         let message = "nothing came in time";
-        let refusal = Refusal::new(FailureKind::Correlation, "correlation.timeout", message);
+        let refusal = StepRefusal::new(FailureKind::Correlation, "correlation.timeout", message);
         self.leave(leave, moving, &refusal, by)
     }
 }

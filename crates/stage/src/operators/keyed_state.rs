@@ -24,12 +24,12 @@ use super::{CHAIN, ChainPlan, StateTables, damaged};
 use crate::task_state::codec::{
     Reader, Writer, key_bytes, numbered, push_map_key, read_map_key, split_key,
 };
-use crate::task_state::journal::{Journal, rows, rows_from};
+use crate::task_state::journal::{StateJournal, rows, rows_from};
 use crate::task_state::{TableId, TaskState};
 
 type Value = FlowValue<'static>;
 
-/// What the elements of a key are: none, those of a list, or those of a map.
+/// The elements of a key: none, those of a list, or those of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Plain,
@@ -106,7 +106,7 @@ fn lives_since(plan: &StatePlan) -> &str {
 #[derive(Debug)]
 pub(super) struct StateWork<'w, 's> {
     pub(super) fixed: &'w ChainPlan,
-    pub(super) journal: &'w mut Journal<'s>,
+    pub(super) journal: &'w mut StateJournal<'s>,
     pub(super) numbers: &'w mut u64,
     pub(super) now: i64,
 }

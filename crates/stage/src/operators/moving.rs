@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use tidegate_core::{EventId, Failure, FailureClass};
-use tidegate_flow::apply::{RecordView, Refusal};
+use tidegate_flow::apply::{RecordView, StepRefusal};
 use tidegate_flow::expression::{EvaluationFailure, RecordMetadata};
 use tidegate_flow::plan::FailureKind;
 use tidegate_flow::value::JsonRecord;
@@ -36,7 +36,7 @@ pub(super) struct Moving {
 pub(super) enum StepFailure {
     /// It failed on a record, which stands here as it came to the step.
     Record {
-        refusal: Refusal,
+        refusal: StepRefusal,
         moving: Box<Moving>,
     },
     /// The stage cannot go on.
@@ -77,7 +77,7 @@ impl Moving {
         }
     }
 
-    pub(super) fn refuses(&self, refusal: Refusal) -> StepFailure {
+    pub(super) fn refuses(&self, refusal: StepRefusal) -> StepFailure {
         if refusal.failure.class == FailureClass::System {
             return StepFailure::Stage(Failure::from(*refusal.failure));
         }
@@ -88,7 +88,7 @@ impl Moving {
     }
 
     pub(super) fn fails(&self, kind: FailureKind, failure: Box<EvaluationFailure>) -> StepFailure {
-        self.refuses(Refusal::of(kind, failure))
+        self.refuses(StepRefusal::of(kind, failure))
     }
 
     pub(super) fn refused(
@@ -97,7 +97,7 @@ impl Moving {
         code: &'static str,
         message: &str,
     ) -> StepFailure {
-        self.refuses(Refusal::new(kind, code, message))
+        self.refuses(StepRefusal::new(kind, code, message))
     }
 
     pub(super) fn key(&self) -> &str {

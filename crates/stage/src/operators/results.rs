@@ -1,4 +1,4 @@
-//! Results of a record, their ids, dead letters, and the books.
+//! RecordResults of a record, their ids, dead letters, and the books.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tidegate_core::dead_letter::{Header, LastFailure, Reason, RecordOrigin, Stag
 use tidegate_core::{
     DeadLetter, EventId, Failure, FailureClass, Offset, Partition, TierIndex, Topic,
 };
-use tidegate_flow::apply::Refusal;
+use tidegate_flow::apply::StepRefusal;
 use tidegate_flow::expression::RecordMetadata;
 use tidegate_flow::plan::{CompletionPlan, FailureKind, LeavePlan};
 use tidegate_flow::value::paths::{key_of, last_name, raw_at};
@@ -26,7 +26,7 @@ type Told = (String, Moving, Option<String>);
 
 /// The results of one record or timer; they become visible together.
 #[derive(Debug, Default)]
-pub(super) struct Results {
+pub(super) struct RecordResults {
     /// Whether the id of an output depends on their number, and the output.
     outputs: Vec<(bool, StageOutput)>,
     fates: BTreeMap<InputEvent, Place>,
@@ -39,7 +39,7 @@ pub(super) struct Results {
     refused: Option<Told>,
 }
 
-impl Results {
+impl RecordResults {
     pub(super) fn clear(&mut self) {
         let refused = self.refused.take();
         *self = Self {
@@ -68,7 +68,7 @@ impl Results {
         }
     }
 
-    /// What left with an entry that a timer took out.
+    /// The events that left with an entry, which a timer took out.
     pub(super) fn left(&self) -> BTreeMap<InputEvent, i64> {
         self.copies.clone()
     }
@@ -88,7 +88,7 @@ pub(super) struct InHand {
 
 /// A record as it came: what a dead letter keeps.
 #[derive(Debug)]
-pub(super) struct Came<'a> {
+pub(super) struct RecordAsCame<'a> {
     pub(super) metadata: &'a RecordMetadata,
     /// The key as it lay in the log; that of the metadata without it.
     pub(super) key: Option<&'a Bytes>,
@@ -97,7 +97,7 @@ pub(super) struct Came<'a> {
     pub(super) events: &'a [InputEvent],
 }
 
-impl<'a> Came<'a> {
+impl<'a> RecordAsCame<'a> {
     /// The record at a later place.
     pub(super) fn of(moving: &'a Moving) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Run<'_> {
                 let mut record = moving.record.clone();
                 self.apply(moving, |apply, _| {
                     let conforms = apply.conform(&mut record, Some(schema));
-                    conforms.map_err(|error| Refusal::new(kind, "schema.invalid", error))
+                    conforms.map_err(|error| StepRefusal::new(kind, "schema.invalid", error))
                 })?;
                 Some(record)
             }
@@ -216,19 +216,25 @@ impl Run<'_> {
         &mut self,
         leave: &LeavePlan,
         moving: &Moving,
-        refusal: &Refusal,
+        refusal: &StepRefusal,
         by: &str,
     ) -> Stepped {
         match leave {
             LeavePlan::Emit(stream) => self.write(stream, moving)?,
-            LeavePlan::DeadLetter(stream) => self.bury(stream, refusal, by, &Came::of(moving)),
+            LeavePlan::DeadLetter(stream) => {
+                self.bury(stream, refusal, by, &RecordAsCame::of(moving))
+            }
             LeavePlan::Skip => self.skipped(moving),
         }
         Ok(())
     }
 
     /// Takes the way that the handler of a failure names.
-    pub(super) fn handle(&mut self, failure: StepFailure, came: &Came<'_>) -> Result<(), Failure> {
+    pub(super) fn handle(
+        &mut self,
+        failure: StepFailure,
+        came: &RecordAsCame<'_>,
+    ) -> Result<(), Failure> {
         let (refusal, failed) = match failure {
             StepFailure::Stage(failure) => return Err(failure),
             StepFailure::Record { refusal, moving } => (refusal, moving),
@@ -268,7 +274,13 @@ impl Run<'_> {
     }
 
     /// Writes a dead letter.
-    pub(super) fn bury(&mut self, stream: &str, refusal: &Refusal, by: &str, came: &Came<'_>) {
+    pub(super) fn bury(
+        &mut self,
+        stream: &str,
+        refusal: &StepRefusal,
+        by: &str,
+        came: &RecordAsCame<'_>,
+    ) {
         let (failure, metadata) = (&refusal.failure, came.metadata);
         let now = u64::try_from(self.now).unwrap_or(0);
         let id = came.events.first().map(|event| event.id);

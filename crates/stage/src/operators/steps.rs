@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate_core::Failure;
 use tidegate_core::books::Place;
-use tidegate_flow::apply::{Applied, Apply, RecordView, Refusal, RouteChoice};
+use tidegate_flow::apply::{Apply, RecordView, RouteChoice, StepRefusal, StepResult};
 use tidegate_flow::plan::{
     AssignPlan, FailureKind, OnFailurePlan, OnSuccessPlan, OperatorPlan, PlanExpression,
     SourcePlan, TransformPlan,
@@ -25,7 +25,7 @@ impl Run<'_> {
     pub(super) fn apply<T>(
         &mut self,
         moving: &Moving,
-        work: impl FnOnce(&Apply<'_>, RecordView<'_>) -> Applied<T>,
+        work: impl FnOnce(&Apply<'_>, RecordView<'_>) -> StepResult<T>,
     ) -> Stepped<T> {
         let fixed = self.fixed;
         let host = ChainHost {
@@ -161,7 +161,7 @@ impl Run<'_> {
                         return Ok(());
                     };
                     let message = "the record is a duplicate";
-                    let refusal = Refusal::new(FailureKind::Rule, "record.duplicate", message);
+                    let refusal = StepRefusal::new(FailureKind::Rule, "record.duplicate", message);
                     return self.leave(leave, &moving, &refusal, "deduplicate");
                 }
             }

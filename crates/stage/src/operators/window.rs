@@ -9,14 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidegate_core::books::Place;
 use tidegate_core::{Code, EventId, Failure, FailureClass};
-use tidegate_flow::apply::Refusal;
+use tidegate_flow::apply::StepRefusal;
 use tidegate_flow::expression::{EvaluationFailure, add, average};
 use tidegate_flow::plan::{AggregatePlan, FailureKind, OperatorPlan, WindowShape};
 use tidegate_flow::value::paths::{key_of, key_record};
 use tidegate_flow::value::{FlowValue, JsonRecord};
 
 use super::moving::{Moving, Stepped, ms, timestamp};
-use super::results::Came;
+use super::results::RecordAsCame;
 use super::{Run, damaged};
 use crate::task_state::TableId;
 use crate::task_state::codec::{
@@ -258,8 +258,13 @@ impl Run<'_> {
             if let Some(stream) = late {
                 return self.write(stream, moving);
             }
-            let refusal = Refusal::new(FailureKind::Transform, "late", "the window is closed");
-            self.bury(&fixed.dead_letters, &refusal, "window", &Came::of(moving));
+            let refusal = StepRefusal::new(FailureKind::Transform, "late", "the window is closed");
+            self.bury(
+                &fixed.dead_letters,
+                &refusal,
+                "window",
+                &RecordAsCame::of(moving),
+            );
             return Ok(());
         }
         let mut values = Vec::with_capacity(aggregates.len());

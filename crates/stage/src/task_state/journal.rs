@@ -7,20 +7,22 @@ use bytes::Bytes;
 use super::codec::behind;
 use super::{TableId, TaskState};
 
-/// The state of a task during one record or timer. What it wrote since a mark can be taken back.
-pub(crate) struct Journal<'s> {
+/// The state of a task during one record or timer. Writes since a mark can be taken back.
+pub(crate) struct StateJournal<'s> {
     state: &'s mut dyn TaskState,
     undo: Vec<(TableId, Box<[u8]>, Option<Bytes>)>,
 }
 
-impl std::fmt::Debug for Journal<'_> {
+impl std::fmt::Debug for StateJournal<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let writes = self.undo.len();
-        f.debug_struct("Journal").field("writes", &writes).finish()
+        f.debug_struct("StateJournal")
+            .field("writes", &writes)
+            .finish()
     }
 }
 
-impl<'s> Journal<'s> {
+impl<'s> StateJournal<'s> {
     pub(crate) fn new(state: &'s mut dyn TaskState) -> Self {
         Self {
             state,

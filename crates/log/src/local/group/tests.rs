@@ -21,7 +21,7 @@ fn subscription(topics: &[&str]) -> Subscription {
     }
 }
 
-/// Whoever reads `a` reads `c` together with it.
+/// A member that reads `a` reads `c` together with it.
 fn subscription_with_c(topics: &[&str]) -> Subscription {
     let c = topics.contains(&"a").then(|| Topic::new("c").unwrap());
     Subscription {
@@ -157,7 +157,7 @@ fn topics_of_a_member_that_reads_them_together_are_read_by_others_in_the_same_wa
     }
     group.leave(MemberId(1), now);
     assert_eq!(group.conflict(&subscription(&["c"])), None);
-    // What was read together once is read apart by the next one.
+    // The next one reads apart what was read together once.
     let outcome = join(&mut group, 2, &["a"], now);
     assert_eq!(outcome.assigned.len(), 4);
 }

@@ -224,7 +224,7 @@ pub(crate) fn text(output: &StageOutput) -> String {
     String::from_utf8(output.value.clone().unwrap().to_vec()).unwrap()
 }
 
-/// What is done to both.
+/// Something that is done to both.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     Send {

@@ -165,7 +165,7 @@ fn r14_expired_values_are_never_read_and_are_removed() {
             let last = task.texts("b").pop().unwrap();
             assert!(last.contains(r#""m":{"two":1}"#), "{ttl} {by}: {last}");
             assert_eq!(task.values("m").len(), 1, "{ttl} {by}");
-            // What is left of `y` goes in the way that is declared, and no other.
+            // The rest of `y` goes in the way that is declared, and no other.
             let rows = |task: &Task| {
                 let table = tidegate_stage::task_state::TableId(2);
                 task.tables
