@@ -1,6 +1,6 @@
 //! The base of a changelog, rolled on: the whole state is written again, piece by piece, beside the deltas.
 //!
-//! A piece holds the state before the epoch that it is written with, lies before the delta of that epoch, and
+//! A piece holds the state before the epoch that it is written with. It lies before the delta of that epoch, and
 //! replaces its range of keys. So the order of the log alone decides. Once the last piece is committed, the commit
 //! after it names the new base. Once that commit is known, what lies before the base can go.
 

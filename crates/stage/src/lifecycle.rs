@@ -89,7 +89,7 @@ impl fmt::Display for StageState {
     }
 }
 
-/// What happens to a stage.
+/// An event in the life of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StageEvent {
     /// It is told to start.

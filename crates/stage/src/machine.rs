@@ -17,7 +17,7 @@ use tidegate_log::{
 
 use crate::chain::{OutputPartition, TaskOperators};
 use crate::recovery::RecoveredTask;
-use crate::task::{QueuedRecord, Task, TaskInput};
+use crate::task::{QueuedRecord, StageTask, TaskInput};
 
 /// The first wait after a commit that was not done; doubled up to [`LONGEST_WAIT_MS`].
 const FIRST_WAIT_MS: i64 = 50;
@@ -61,7 +61,7 @@ pub struct MachineOptions {
     pub group: String,
 }
 
-/// What happens to a machine.
+/// An event for a machine.
 #[derive(Debug)]
 pub enum MachineInput {
     /// An event of the session.
@@ -85,7 +85,7 @@ pub enum MachineInput {
     Drain,
 }
 
-/// What is to be done for a machine.
+/// Work to be done for a machine.
 #[derive(Debug)]
 pub enum Effect {
     /// Read the state of a task.
@@ -143,7 +143,7 @@ pub struct Machine {
     assigned: BTreeMap<i32, Vec<Option<Assignment>>>,
     /// Partitions that are to be let go.
     revoking: BTreeSet<TopicPartition>,
-    tasks: BTreeMap<i32, Task>,
+    tasks: BTreeMap<i32, StageTask>,
     in_flight: Option<InFlight>,
     in_flight_counts: MachineCounts,
     /// When the open epoch began.
@@ -416,7 +416,7 @@ impl Machine {
             Ok(chain) => chain,
             Err(failure) => return self.fail(failure, effects),
         };
-        let task = Task::new(partition, inputs, chain, recovered, now_ms);
+        let task = StageTask::new(partition, inputs, chain, recovered, now_ms);
         self.tasks.insert(partition, task);
     }
 
@@ -631,7 +631,7 @@ impl Machine {
         let mut released = Vec::new();
         for at in revoking {
             let partition = at.partition.0;
-            let is_open = self.tasks.get(&partition).is_some_and(Task::is_open);
+            let is_open = self.tasks.get(&partition).is_some_and(StageTask::is_open);
             let sent = self.in_flight.as_ref();
             let is_sent =
                 sent.is_some_and(|sent| sent.tasks.iter().any(|(one, _)| *one == partition));
@@ -649,7 +649,7 @@ impl Machine {
     }
 
     /// A task, to be looked at.
-    pub(crate) fn task(&self, partition: i32) -> Option<&Task> {
+    pub(crate) fn task(&self, partition: i32) -> Option<&StageTask> {
         self.tasks.get(&partition)
     }
 

@@ -21,7 +21,7 @@ use crate::state::backend::{MapBackend, StateBackend};
 /// The wait before asking again what is committed, or reading again what did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// What a recovery needs to know of its stage.
+/// The part of a stage that a recovery needs.
 #[derive(Debug, Clone)]
 pub(crate) struct RecoverySettings {
     pub(crate) log: Arc<dyn Log>,
@@ -232,7 +232,7 @@ impl Shard {
         drop(task);
     }
 
-    /// The commit of an epoch. What the log holds decides where its answer was lost.
+    /// The commit of an epoch. The committed offset decides where its answer was lost.
     fn commit(&self, mut commit: Commit) -> CommitFuture {
         let session = Arc::clone(&self.session);
         let log = Arc::clone(&self.recovery.log);

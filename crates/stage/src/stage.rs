@@ -64,7 +64,7 @@ pub struct StageFailure {
     pub message: String,
     /// Whether no new start mends it.
     pub is_lasting: bool,
-    /// What to do.
+    /// The way out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

@@ -55,7 +55,7 @@ pub(crate) struct QueuedRecord {
 
 /// A task that owns partition p of every input and knows its state.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub(crate) struct StageTask {
     pub(crate) partition: i32,
     pub(crate) inputs: Vec<TaskInput>,
     pub(crate) chain: Box<dyn TaskOperators>,
@@ -91,7 +91,7 @@ pub(crate) struct SealedEpoch {
     pub(crate) first_piece: Option<usize>,
 }
 
-impl Task {
+impl StageTask {
     pub(crate) fn new(
         partition: i32,
         inputs: Vec<TaskInput>,

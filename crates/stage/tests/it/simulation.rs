@@ -1,7 +1,7 @@
 //! Stages under everything at once: processes die, partitions move, the log refuses, loses answers and crashes.
 //!
-//! At the end the faults stop and everything drains. Then the outputs are those of the model as a multiset, in its
-//! order for each key, the state is the model's, and the books say the same as a recount.
+//! At the end the faults stop and everything drains. Then the outputs are the model's, in its order
+//! for each key. The state is the model's, too, and the books agree with a recount.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
