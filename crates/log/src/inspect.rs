@@ -22,6 +22,7 @@ use tidegate_core::{
 };
 
 pub use directory::LogDirectory;
+pub use find::copies_of;
 pub use owned::{NoMarks, OwnedAudit, OwnedGroup, SettledMarks};
 
 use crate::embedded::{self, EmbeddedLog, UnknownLoss};
