@@ -1,3 +1,4 @@
+mod damage;
 mod ids;
 mod two_lives;
 
@@ -517,7 +518,7 @@ fn a_rejected_event_is_kept_whole_with_why_it_was_refused() {
         (&value["status"], &value["code"]),
         (&400.into(), &"event.invalid".into())
     );
-    assert_eq!(value["rejectedAt"], "2026-01-01T00:00:00Z");
+    assert_eq!(value["rejectedAt"], "2026-01-01T00:00:00.000Z");
     assert!(
         line.contains("\"event\":{\"details\": \"REJECT\"}"),
         "byte for byte: {line}"
