@@ -87,8 +87,9 @@ impl Sqlite {
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES.to_string());
         let (commits, committed) = mpsc::channel(1);
-        let checkpoints =
-            checkpointer::checkpoint(connect.clone(), Arc::clone(&env.clock), committed);
+        // A file that somebody removed is not made anew.
+        let existing = connect.clone().create_if_missing(false);
+        let checkpoints = checkpointer::checkpoint(existing, Arc::clone(&env.clock), committed);
         let writer = SqliteWriter::open(writer_options, commits)
             .await
             .map_err(failed)?;

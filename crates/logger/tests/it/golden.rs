@@ -268,5 +268,5 @@ fn a_rejected_line_says_why_and_when_and_holds_the_event() {
     assert_eq!(value["_id"], value["event"]["_id"]);
     *value.pointer_mut("/_id").unwrap() = "…".into();
     *value.pointer_mut("/event/_id").unwrap() = "…".into();
-    insta::assert_snapshot!(value, @r#"{"_id":"…","attempts":1,"code":"event.invalid","event":{"_id":"…","correlationId":"a1b2c3d4","details":"REJECT","processName":"CreateBooking","processStatus":"STEP","step":"BookingCreated","timestamp":"2026-01-01T00:00:00.000Z","userId":"u"},"message":"the Event Log API answered 400: 1 field; processStatus: missing","rejectedAt":"2026-01-01T00:00:00Z","status":400}"#);
+    insta::assert_snapshot!(value, @r#"{"_id":"…","attempts":1,"code":"event.invalid","event":{"_id":"…","correlationId":"a1b2c3d4","details":"REJECT","processName":"CreateBooking","processStatus":"STEP","step":"BookingCreated","timestamp":"2026-01-01T00:00:00.000Z","userId":"u"},"message":"the Event Log API answered 400: 1 field; processStatus: missing","rejectedAt":"2026-01-01T00:00:00.000Z","status":400}"#);
 }

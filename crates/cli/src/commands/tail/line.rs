@@ -95,7 +95,7 @@ mod tests {
         let strange = Record::new("a\nb\x1b[2J").key("k");
         assert_eq!(
             shown(strange, Output::Table),
-            format!("2:3  1970-01-01T00:00:01Z  {id}  k  a\\nb\\u{{1b}}[2J\n")
+            format!("2:3  1970-01-01T00:00:01.000Z  {id}  k  a\\nb\\u{{1b}}[2J\n")
         );
         let tombstone = shown(Record::tombstone(), Output::Table);
         assert!(tombstone.ends_with("  -  (tombstone)\n"), "{tombstone}");
