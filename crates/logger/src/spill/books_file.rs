@@ -122,7 +122,9 @@ impl BooksFile {
         let Ok(file) = opened else {
             return false;
         };
-        let Some(half) = half(file.as_ref()) else {
+        // A file that was cut has another size than those that are made.
+        let is_ours = |half: &u64| *half >= FIRST_SLOT && half.is_power_of_two();
+        let Some(half) = half(file.as_ref()).filter(is_ours) else {
             return true;
         };
         let is_damaged = |offset: u64| {
