@@ -12,9 +12,9 @@ use tidegate_logger::{Defaults, Event, LoggerConfig, OnFull, RunningLogger};
 use super::HITS;
 use super::serve::ApiProcess;
 
-/// Events of one request, and requests at the same time.
+/// Events of one request, and requests at the same time: half of them wait while the others are committed.
 const BATCH: i64 = 1_000;
-const SENDERS: i64 = 4;
+const SENDERS: i64 = 8;
 /// How long all of it may take.
 const LIMIT: Duration = Duration::from_secs(3_600);
 

@@ -3,6 +3,7 @@
 mod flow;
 mod outbox;
 mod queue;
+mod stage;
 
 use std::path::PathBuf;
 
@@ -17,6 +18,7 @@ pub(crate) use queue::{
     EventRef, ProjectionArgs, ProjectionRebuild, QueueArgs, QueueLs, QueuePublish, QueueRetry,
     SqlDialect, StatusArg, StoreAt,
 };
+pub(crate) use stage::StageArgs;
 
 /// A zero-loss event backbone: every accepted event is in exactly one place at all times, and can
 /// be shown to be.
@@ -118,6 +120,9 @@ pub(crate) enum CommandArgs {
     /// Look at the rows of an outbox, and mend what failed
     #[command(subcommand)]
     Outbox(OutboxArgs),
+    /// Look at the stages of a running process, and at the records that wait in them
+    #[command(subcommand)]
+    Stage(StageArgs),
     /// List or rebuild the read models that are made from the queue's log
     #[command(subcommand)]
     Projection(ProjectionArgs),
@@ -169,7 +174,7 @@ pub(crate) struct OutageArgs {
     pub(crate) kill: Option<u64>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) file: ConfigFile,

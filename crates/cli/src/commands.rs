@@ -16,5 +16,6 @@ pub(crate) mod run;
 pub(crate) mod send;
 pub(crate) mod shell;
 pub(crate) mod spill;
+pub(crate) mod stage;
 pub(crate) mod tail;
 pub(crate) mod where_is;

@@ -13,4 +13,5 @@ pub use tidegate_queue as queue;
 pub use tidegate_server as server;
 #[cfg(feature = "demo")]
 pub use tidegate_sim as sim;
+pub use tidegate_stage as stage;
 pub use tidegate_store as store;

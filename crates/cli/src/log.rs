@@ -52,12 +52,14 @@ impl LogAccess {
     }
 }
 
-/// The groups of the bindings, for whose books the connector answers.
+/// The groups of bindings and stages, for whose books connector and stages answer.
 pub(crate) fn owned_groups(config: &Config) -> Result<Vec<OwnedGroup>, ErrorReport> {
     let bindings = BindingOptions::from_config(config)?;
     let owned = bindings.iter().map(BindingOptions::owned_group);
     let owned = owned.collect::<Result<Vec<OwnedGroup>, _>>();
-    owned.map_err(|error| Failure::from(ConnectorError::Name(error)).into())
+    let mut owned = owned.map_err(|error| Failure::from(ConnectorError::Name(error)))?;
+    owned.extend(crate::parts::owned_by_stages(config)?);
+    Ok(owned)
 }
 
 /// The configuration of a command that uses the log.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use args::{Arguments, CommandArgs, LogArgs, SpillArgs};
+use args::{Arguments, CommandArgs, FlowArgs, LogArgs, Output, RunArgs, SpillArgs};
 use report::{ErrorReport, Exit, MessageFormat};
 
 /// Records are many small pieces of memory that one thread makes and another one frees. The allocator of
@@ -41,15 +41,21 @@ fn main() -> ExitCode {
     exit.into()
 }
 
+fn run_process(arguments: &Arguments, run: &RunArgs, output: Output) -> Result<Exit, ErrorReport> {
+    logs::start(arguments.log_format, &arguments.log)?;
+    let format = MessageFormat::of(arguments.log_format);
+    on_tokio(commands::run::run(run, output, format))
+}
+
 fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
     let output = arguments.output;
     match &arguments.command {
         #[cfg(feature = "demo")]
         CommandArgs::Demo(demo) => commands::demo::run(demo, output),
-        CommandArgs::Run(run) => {
-            logs::start(arguments.log_format, &arguments.log)?;
-            let format = MessageFormat::of(arguments.log_format);
-            on_tokio(commands::run::run(run, output, format))
+        CommandArgs::Run(run) => run_process(arguments, run, output),
+        CommandArgs::Flow(FlowArgs::Run { files, run }) => {
+            let run = commands::flow::run_arguments(files, run);
+            run_process(arguments, &run, output)
         }
         CommandArgs::Check { file, rate } => commands::check::run(file, *rate, output),
         CommandArgs::Flow(command) => commands::flow::run(command, output),
@@ -70,6 +76,7 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
         }
         CommandArgs::Queue(command) => on_tokio(commands::queue::run(command, output)),
         CommandArgs::Outbox(command) => on_tokio(commands::outbox::run(command, output)),
+        CommandArgs::Stage(command) => on_tokio(commands::stage::run(command, output)),
         CommandArgs::Projection(command) => on_tokio(commands::projection::run(command, output)),
         CommandArgs::Completions { shell } => commands::shell::completions(*shell, output),
         CommandArgs::Man => commands::shell::man(output),

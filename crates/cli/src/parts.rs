@@ -6,6 +6,7 @@ mod log;
 mod outbox;
 mod queue;
 mod spill;
+mod stage;
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use tidegate_server::{Routes, ServerBuilder};
 use tidegate_store::{Store, StoreComponent};
 
 pub(crate) use connector::refuse_unhandled;
+pub(crate) use stage::owned_groups as owned_by_stages;
 
 use crate::args::{AuditArgs, StoreAt};
 use crate::report::ErrorReport;
@@ -28,13 +30,14 @@ use crate::store::{self, DatabaseView, StoreSettings};
 
 /// Every part, in the order in which events pass through them. They are opened in this order and closed in
 /// the reverse.
-const PARTS: [&dyn Part; 6] = [
+const PARTS: [&dyn Part; 7] = [
     &spill::SpillPart,
     &eventlog::EventLogPart,
     &log::LogPart,
     &outbox::OutboxPart,
     &queue::QueuePart,
     &connector::ConnectorPart,
+    &stage::StagePart,
 ];
 
 /// A call of a part on its way.

@@ -1,6 +1,7 @@
 //! The checked configuration.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -132,6 +133,30 @@ impl Config {
         self.find(path).is_some_and(is_given)
     }
 
+    /// Free JSON as its text, in which numbers have their digits.
+    ///
+    /// ```
+    /// use tidegate_config::{Inputs, load};
+    /// let text = "lookups: {rates: {type: file, path: r.csv, default: {rate: 12.50, of: [EUR]}}}";
+    /// let config = load(&Inputs::of_text("tidegate.yaml", text)).config;
+    /// assert_eq!(config.json("lookups.rates.default"), Some(r#"{"rate":12.50,"of":["EUR"]}"#));
+    /// ```
+    #[must_use]
+    pub fn json(&self, path: &str) -> Option<&str> {
+        if let Value::Json(text) = &self.find(path)?.value {
+            Some(text)
+        } else {
+            None
+        }
+    }
+
+    /// The bytes of a key, or of a value without one, in its source, which is counted from zero.
+    #[must_use]
+    pub fn place(&self, path: &str) -> Option<(usize, Range<usize>)> {
+        let span = self.find(path)?.key_spot().span()?;
+        Some((span.source, span.start..span.end))
+    }
+
     /// Where a value came from.
     #[must_use]
     pub fn origin(&self, path: &str) -> Option<Origin> {
@@ -250,6 +275,8 @@ pub(crate) fn json_of(value: &Value, secrets: Secrets) -> Json {
         Value::Choice(word) => Json::from(*word),
         Value::Secret(_) if secrets == Secrets::Hidden => Json::from(MASK),
         Value::Secret(secret) => Json::from(secret.expose()),
+        Value::Json(text) if secrets == Secrets::Hidden && has_password(text) => Json::from(MASK),
+        Value::Json(text) => serde_json::from_str(text).unwrap_or_default(),
         Value::Nothing | Value::Broken => Json::Null,
         Value::List(items) => items
             .iter()

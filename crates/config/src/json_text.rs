@@ -45,12 +45,14 @@ pub fn yaml_to_json(text: &str) -> Result<String, YamlTextError> {
         column: refusal.span.column,
         message: refusal.message,
     })?;
+    Ok(tree.map_or_else(|| "null".to_owned(), |node| json_of_node(&node)))
+}
+
+/// A node as JSON text.
+pub(crate) fn json_of_node(node: &YamlNode) -> String {
     let mut json = String::new();
-    match tree {
-        Some(node) => write(&node, &mut json),
-        None => json.push_str("null"),
-    }
-    Ok(json)
+    write(node, &mut json);
+    json
 }
 
 fn write(node: &YamlNode, out: &mut String) {

@@ -145,6 +145,8 @@ pub(crate) enum KeyKind {
     Property,
     /// A value that is never shown.
     Secret,
+    /// Any value, kept as JSON; numbers keep their digits.
+    Json,
     /// A list; a text with commas is read as one.
     List(&'static Self),
     /// A group of keys.

@@ -240,7 +240,7 @@ fn nested(steps: &[PathStep], value: &str, kind: Option<KeyKind>) -> Override {
 fn leaf(value: &str, kind: Option<KeyKind>) -> Result<YamlNode, String> {
     let takes_many = matches!(
         kind,
-        Some(KeyKind::List(_) | KeyKind::Section(_) | KeyKind::Map { .. })
+        Some(KeyKind::Json | KeyKind::List(_) | KeyKind::Section(_) | KeyKind::Map { .. })
     );
     if !takes_many || !value.trim_start().starts_with(['[', '{']) {
         return Ok(scalar(value, true));

@@ -190,7 +190,9 @@ impl Problems {
         Self { list, texts }
     }
 
-    pub(crate) fn texts(&self) -> &[ConfigSource] {
+    /// The texts that are drawn, with every secret blanked out.
+    #[must_use]
+    pub fn texts(&self) -> &[ConfigSource] {
         &self.texts
     }
 

@@ -189,7 +189,8 @@ impl ConfigReader<'_, '_> {
             | KeyKind::Address
             | KeyKind::Code
             | KeyKind::Property
-            | KeyKind::Secret => {
+            | KeyKind::Secret
+            | KeyKind::Json => {
                 if let Some(mut entry) = self.scalar(found, value, &path) {
                     entry.key = self.key_span(key.span);
                     into.insert(name.to_owned(), entry);

@@ -120,6 +120,7 @@ fn of_kind(kind: &'static KeyKind, unit: Unit) -> Json {
         KeyKind::Code => json!({ "type": "string", "minLength": 1 }),
         KeyKind::Address => json!({ "type": "string", "pattern": ":[0-9]+$|\\$\\{" }),
         KeyKind::Secret => json!({ "type": ["string", "number", "null"], "writeOnly": true }),
+        KeyKind::Json => json!({}),
         KeyKind::Duration { min_ms } if unit == Unit::Milliseconds => {
             or_variable(json!({ "type": "integer", "minimum": min_ms }))
         }

@@ -85,14 +85,14 @@ pub(crate) fn is_null_word(text: &str) -> bool {
 
 /// Why a text is no tree.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct YamlRefusal {
     pub(crate) span: TextSpan,
     pub(crate) message: String,
     pub(crate) hint: Option<&'static str>,
 }
 
 /// Reads one text. `Ok(None)` is an empty one.
-pub(crate) fn parse(text: &str, source: usize) -> Result<Option<YamlNode>, Refusal> {
+pub(crate) fn parse(text: &str, source: usize) -> Result<Option<YamlNode>, YamlRefusal> {
     if text.len() > MAX_FILE_SIZE {
         let size = text.len();
         let message = format!("has {size} bytes, and at most {MAX_FILE_SIZE} are read");
@@ -152,7 +152,7 @@ impl Builder<'_> {
         }
     }
 
-    fn syntax(&self, error: &ScanError) -> Refusal {
+    fn syntax(&self, error: &ScanError) -> YamlRefusal {
         let span = self.within(self.span(error.marker(), error.marker()));
         // The parser looks ahead, so on a very deep file it gives up before we see the depth.
         if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
@@ -182,7 +182,7 @@ impl Builder<'_> {
         }
     }
 
-    fn take(&mut self, event: Event<'_>, span: TextSpan) -> Result<(), Refusal> {
+    fn take(&mut self, event: Event<'_>, span: TextSpan) -> Result<(), YamlRefusal> {
         match event {
             Event::StreamStart
             | Event::StreamEnd
@@ -225,7 +225,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, span: TextSpan, anchor: usize, is_map: bool) -> Result<(), Refusal> {
+    fn begin(&mut self, span: TextSpan, anchor: usize, is_map: bool) -> Result<(), YamlRefusal> {
         if self.open.len() >= MAX_DEPTH {
             return Err(too_deep(span));
         }
@@ -238,7 +238,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn end(&mut self, end: TextSpan) -> Result<(), Refusal> {
+    fn end(&mut self, end: TextSpan) -> Result<(), YamlRefusal> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
@@ -265,7 +265,7 @@ impl Builder<'_> {
         self.place(YamlNode { span, body }, open.anchor, 1)
     }
 
-    fn alias(&mut self, id: usize, span: TextSpan) -> Result<(), Refusal> {
+    fn alias(&mut self, id: usize, span: TextSpan) -> Result<(), YamlRefusal> {
         let Some(target) = self.anchors.get(&id) else {
             return Err(refuse(span, "is an alias of something it stands in", None));
         };
@@ -280,7 +280,7 @@ impl Builder<'_> {
         self.place(node, 0, size)
     }
 
-    fn place(&mut self, node: YamlNode, anchor: usize, size: usize) -> Result<(), Refusal> {
+    fn place(&mut self, node: YamlNode, anchor: usize, size: usize) -> Result<(), YamlRefusal> {
         self.nodes += size;
         if self.nodes > MAX_NODES {
             let message = format!("makes the file larger than {MAX_NODES} values");
@@ -298,7 +298,7 @@ impl Builder<'_> {
     }
 }
 
-fn refuse_key(key: &YamlNode) -> Result<(), Refusal> {
+fn refuse_key(key: &YamlNode) -> Result<(), YamlRefusal> {
     match &key.body {
         Body::Scalar { text, plain: true } if text == "<<" => {
             let hint = Some("write the keys out, or give a whole section as an alias");
@@ -313,13 +313,13 @@ fn refuse_key(key: &YamlNode) -> Result<(), Refusal> {
     }
 }
 
-fn too_deep(span: TextSpan) -> Refusal {
+fn too_deep(span: TextSpan) -> YamlRefusal {
     let message = format!("is nested deeper than {MAX_DEPTH} levels");
     refuse(span, &message, None)
 }
 
-fn refuse(span: TextSpan, message: &str, hint: Option<&'static str>) -> Refusal {
-    Refusal {
+fn refuse(span: TextSpan, message: &str, hint: Option<&'static str>) -> YamlRefusal {
+    YamlRefusal {
         span,
         message: message.to_owned(),
         hint,

@@ -98,6 +98,8 @@ pub(crate) enum Value {
     Size(u64),
     Choice(&'static str),
     Secret(Secret),
+    /// JSON text.
+    Json(String),
     /// The word `none`: given, and no value.
     Nothing,
     List(Vec<ValueEntry>),

@@ -93,7 +93,7 @@ impl BindingOptions {
             .map(|tier| Ok((self.tier_topic(tier)?, self.tier_group(tier)?)));
         Ok(OwnedGroup {
             tiers: tiers.collect::<Result<_, NameError>>()?,
-            dead_letters: Some(self.dlt_topic()?),
+            dead_letters: vec![self.dlt_topic()?],
             dead_letter_reader: Some(self.dlt_group()?),
             ..OwnedGroup::new(self.topic.clone(), self.group.clone())
         })
@@ -253,7 +253,7 @@ impl BindingBooks {
                 seen.extend(self.in_store(options, &name, at, &row).await?);
             }
         }
-        if let Some(letters) = &owned.dead_letters {
+        for letters in &owned.dead_letters {
             for (at, stored) in self.copies(options, letters, id).await? {
                 seen.push(as_letter(&name, &at, &stored));
             }

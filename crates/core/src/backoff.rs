@@ -29,6 +29,10 @@ enum Shape {
         multiplier: f64,
         cap: Duration,
     },
+    Linear {
+        step: Duration,
+        cap: Duration,
+    },
     Steps(Vec<Duration>),
 }
 
@@ -44,6 +48,23 @@ impl Backoff {
                 multiplier,
                 cap,
             },
+            jitter: 0.0,
+        }
+    }
+
+    /// `step`, then longer by `step` each time, at most `cap`; without jitter.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate_core::Backoff;
+    /// let backoff = Backoff::linear(Duration::from_millis(100), Duration::from_millis(250));
+    /// let waits = [0, 1, 2, u32::MAX].map(|n| backoff.wait_without_jitter(n).as_millis());
+    /// assert_eq!(waits, [100, 200, 250, 250]);
+    /// ```
+    #[must_use]
+    pub const fn linear(step: Duration, cap: Duration) -> Self {
+        Self {
+            shape: Shape::Linear { step, cap },
             jitter: 0.0,
         }
     }
@@ -94,6 +115,7 @@ impl Backoff {
                 }
                 wait.min(*cap)
             }
+            Shape::Linear { step, cap } => step.saturating_mul(retry.saturating_add(1)).min(*cap),
             Shape::Steps(waits) => {
                 let index = usize::try_from(retry).unwrap_or(usize::MAX);
                 waits

@@ -133,6 +133,9 @@ pub struct StageContext {
     pub stage_instance: String,
     /// The step within it.
     pub operator_name: String,
+    /// The kind of the failure, by which a flow handles it: `transform_failure`, `lookup_failure`,
+    /// `rule_failure` or `correlation_failure`. Letters of earlier versions have none.
+    pub failure_kind: Option<String>,
 }
 
 /// A record given up on, with its history.

@@ -34,6 +34,8 @@ pub struct CheckedFlows {
     pub diagnostics: Vec<Diagnostic>,
     /// Where streams, lookups and the like are named, for the check of their bindings.
     pub places: Vec<NamedPlace>,
+    /// The number of texts; those of the configuration are counted after them.
+    pub sources: u32,
 }
 
 /// A name that the configuration binds, and where the flow uses it.
@@ -97,6 +99,7 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
         plan: (!has_error).then_some(plan),
         diagnostics,
         places,
+        sources: u32::try_from(texts.len()).unwrap_or(u32::MAX),
     }
 }
 

@@ -18,7 +18,7 @@ mod scope;
 
 use tidegate_core::{Code, Failure, FailureClass};
 
-pub(crate) use arithmetic::{add, average};
+pub use arithmetic::{add, average};
 pub use check::{CheckedExpression, check};
 pub(crate) use lexer::unescaped;
 pub use scope::{

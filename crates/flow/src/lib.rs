@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod apply;
 pub mod check;
 pub mod diagnostic;
 pub mod expression;

@@ -1,10 +1,11 @@
 //! The model: a plain interpreter of a plan, which says what the runtime has to do.
 //!
 //! One record at a time, ordered maps, virtual time, no durability and no speed. A record that fails leaves
-//! everything as it was before it came, and takes the way that its handler names.
+//! everything as it was before it came, and takes the way that its handler names. Where the handler allows another
+//! attempt, the record waits for it and is then worked on from its beginning; later records go on meanwhile. A system
+//! failure stops the process: what comes from then on stays queued.
 //!
-//! Two things are simpler than in the runtime: attempts follow each other without their delays, and there is one
-//! partition.
+//! Two things are simpler than in the runtime: waits have no jitter, and there is one partition.
 
 mod combine;
 mod memory;
@@ -14,22 +15,22 @@ mod steps;
 mod transform;
 mod window;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tidegate_core::EventId;
-use tidegate_core::books::{Account, Books, LossReason, Place};
+use tidegate_core::books::{Account, Books, Place};
+use tidegate_core::{EventId, FailureClass};
 
 pub use outputs::{ModelDeadLetter, ModelOutput};
 pub use script::{ModelScript, ScriptedAnswer, ScriptedFailure, ScriptedRule, ScriptedTransform};
 
-use self::memory::{Memory, ModelTimer, state_time};
+use self::memory::{Memory, ModelRecord, ModelWork, state_time};
 use self::outputs::Came;
+use crate::apply::{RecordView, StepRefusal, slow_loss};
 use crate::expression::{EvaluationFailure, RecordMetadata};
-use crate::plan::{
-    FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan, SlowPlan, SourcePlan,
-};
+use crate::plan::{FailureKind, FlowPlan, ModePlan, OperatorPlan, ProcessPlan};
 use crate::value::JsonRecord;
 
 /// How long an input may be silent before it stops holding back the watermark.
@@ -81,6 +82,21 @@ impl Moving {
         }
     }
 
+    fn refuses(&self, refusal: StepRefusal) -> StepFailure {
+        StepFailure {
+            attempts: refusal.attempts,
+            ..self.fails(refusal.kind, refusal.failure)
+        }
+    }
+
+    const fn view(&self) -> RecordView<'_> {
+        RecordView {
+            record: &self.record,
+            metadata: &self.metadata,
+            time: self.time,
+        }
+    }
+
     fn refused(&self, kind: FailureKind, code: &'static str, message: &str) -> StepFailure {
         self.fails(kind, EvaluationFailure::new(code, message))
     }
@@ -126,11 +142,15 @@ pub struct FlowModel<'p> {
     plan: &'p FlowPlan,
     process: &'p ProcessPlan,
     name: String,
-    script: ModelScript,
+    script: RefCell<ModelScript>,
     /// The clock in milliseconds since 1970; none before the first record.
     clock: Option<i64>,
     is_slow: bool,
+    /// Whether a system failure has ended it.
+    is_stopped: bool,
     memory: Memory,
+    /// The memory after a timer took out its entry.
+    taken_out: Option<Memory>,
     offsets: BTreeMap<String, i64>,
     /// The results of the record or timer that is being worked on.
     results: outputs::Results,
@@ -149,10 +169,12 @@ impl<'p> FlowModel<'p> {
             plan,
             process: plan.processes.get(process)?,
             name: process.to_owned(),
-            script,
+            script: RefCell::new(script),
             clock: None,
             is_slow: false,
+            is_stopped: false,
             memory: Memory::default(),
+            taken_out: None,
             offsets: BTreeMap::new(),
             results: outputs::Results::default(),
             outputs: Vec::new(),
@@ -189,8 +211,8 @@ impl<'p> FlowModel<'p> {
         let offset = *offset - 1;
         let made = || EventId::derived(&[&input.stream, &offset.to_string()]);
         let id = input.id.unwrap_or_else(made);
-        let takes = |source: &&SourcePlan| source.stream == input.stream;
-        for source in self.process.sources.iter().filter(takes) {
+        let sources = self.process.sources.iter().enumerate();
+        for (source, _) in sources.filter(|(_, source)| source.stream == input.stream) {
             let metadata = RecordMetadata {
                 key: input.key.clone(),
                 id: id.to_string(),
@@ -200,65 +222,101 @@ impl<'p> FlowModel<'p> {
                 timestamp: timestamp(at),
                 headers: input.headers.clone(),
             };
-            self.take(source, &input.value, metadata, id);
+            let record = ModelRecord {
+                source,
+                value: input.value.clone(),
+                metadata,
+                id,
+            };
+            let loss = slow_loss(&self.process.slow, id).filter(|_| self.is_slow);
+            match loss.map(Place::Lost) {
+                _ if self.is_stopped => self.results.settle(&[id], Place::Queued),
+                Some(lost) => self.results.settle(&[id], lost),
+                None => self.work(0, ModelWork::Record(record)),
+            }
             self.commit();
         }
         self.fire_due();
     }
 
-    /// One record of one input, from its bytes to its last place.
-    fn take(&mut self, source: &SourcePlan, value: &[u8], metadata: RecordMetadata, id: EventId) {
-        let loss = self.slow_loss(id).filter(|_| self.is_slow);
-        if let Some(reason) = loss {
-            return self.results.settle(&[id], Place::Lost(reason));
-        }
+    /// Works on a record or a timer, after so many attempts that failed.
+    fn work(&mut self, failed: u32, work: ModelWork) {
         let before = self.memory.clone();
-        let mut moving = Moving {
-            record: JsonRecord::default(),
-            time: metadata.timestamp.as_millisecond(),
-            metadata: metadata.clone(),
-            id,
-            ids: vec![id],
+        self.taken_out = None;
+        let done = match &work {
+            ModelWork::Record(record) => self.take(record),
+            ModelWork::Timer(timer) => self.fired(timer),
         };
-        let came = Came {
-            metadata: &metadata,
-            value,
-            ids: &[id],
+        let Err(mut failure) = done else {
+            return self.commit();
         };
-        match self.decode(source, value, &mut moving) {
-            Ok(true) => {}
-            Ok(false) => return self.results.settle(&[id], Place::Delivered),
-            Err(failure) => {
+        failure.attempts = failed + 1;
+        let mut handlers = self.process.handlers.iter();
+        let handler = handlers.find(|handler| handler.failure == failure.kind);
+        let retry = handler.and_then(|handler| handler.retry);
+        let retry = retry.filter(|retry| u64::from(failure.attempts) < retry.attempts);
+        match (failure.failure.class, retry) {
+            (FailureClass::System, _) => {
+                self.is_stopped = true;
+                self.memory.go_back(before);
+                self.results = outputs::Results::default();
+                self.settle_record(&work, Place::Queued);
+            }
+            (FailureClass::Transient, Some(retry)) => {
+                self.memory.go_back(before);
+                self.results = outputs::Results::default();
+                self.settle_record(&work, Place::Retrying);
+                let wait = retry.waits().wait_without_jitter(failed).as_millis();
+                let wait = i64::try_from(wait).unwrap_or(i64::MAX);
+                let due = self.now().saturating_add(wait);
+                self.memory.retry_at(due, failure.attempts, work);
+            }
+            _ => {
                 self.results.clear();
-                return self.bury(&format!("{}_dlq", self.name), &failure, "decode", &came);
+                let value = failure.moving.record.to_string();
+                let (memory, came) = match &work {
+                    ModelWork::Record(record) => (before, Came::as_sent(record)),
+                    // The timer took its entry out for good, and nothing else stays.
+                    ModelWork::Timer(_) => {
+                        let memory = self.taken_out.take().unwrap_or(before);
+                        (memory, Came::of(&failure.moving, &value))
+                    }
+                };
+                self.memory.go_back(memory);
+                self.handle(&failure, &came);
             }
         }
-        let time = moving.time;
-        if let Err(failure) = self.flow(&source.alias, 0, moving) {
-            self.memory = before;
-            self.results.clear();
-            self.handle(&failure, &came);
+        self.commit();
+    }
+
+    /// The place of a record; those of a timer are where they were.
+    fn settle_record(&mut self, work: &ModelWork, place: Place) {
+        if let ModelWork::Record(record) = work {
+            self.results.settle(&[record.id], place);
         }
-        let now = self.now();
+    }
+
+    /// One record of one input, from its bytes to its last place.
+    fn take(&mut self, sent: &ModelRecord) -> Stepped {
+        let source = &self.process.sources[sent.source];
+        let mut moving = Moving {
+            record: JsonRecord::default(),
+            time: sent.metadata.timestamp.as_millisecond(),
+            metadata: sent.metadata.clone(),
+            id: sent.id,
+            ids: vec![sent.id],
+        };
+        if let Err(failure) = self.decode(source, &sent.value, &mut moving) {
+            let stream = format!("{}_dlq", self.name);
+            self.bury(&stream, &failure, "decode", &Came::as_sent(sent));
+            return Ok(());
+        }
+        let (time, now) = (moving.time, self.now());
+        let done = self.enter(source, moving);
         let input = self.memory.input(&source.alias);
         input.newest = input.newest.max(Some(time));
         input.last_seen = now;
-    }
-
-    /// The reason for which a record is lost while the process is slow.
-    fn slow_loss(&self, id: EventId) -> Option<LossReason> {
-        match &self.process.slow {
-            SlowPlan::Block | SlowPlan::BlockAlert { .. } => None,
-            SlowPlan::Drop { .. } => Some(LossReason::from_static("slow_drop")),
-            SlowPlan::Sample { rate, .. } => {
-                // The hash of the id, so that a replay keeps the same ones.
-                let hashed = EventId::derived(&[&id.to_string()]).as_u128();
-                #[expect(clippy::cast_precision_loss, reason = "a share of records, not money")]
-                let share = (hashed >> 64) as f64 / 18_446_744_073_709_551_616.0;
-                let is_kept = share < rate.parse().unwrap_or(1.0);
-                (!is_kept).then(|| LossReason::from_static("slow_sample"))
-            }
-        }
+        done
     }
 
     /// Moves the clock; timers that become due fire in their order.
@@ -268,50 +326,67 @@ impl<'p> FlowModel<'p> {
     }
 
     fn move_clock(&mut self, to: i64) {
-        if self.process.time.is_none() {
-            while let Some(due) = self.memory.next_due().filter(|due| *due <= to) {
-                self.clock = Some(due.max(self.now()));
-                self.fire_due();
-            }
+        while let Some(due) = self.next_due().filter(|due| *due <= to) {
+            self.clock = Some(due.max(self.now()));
+            self.fire_due();
         }
         self.clock = Some(to);
         self.fire_due();
     }
 
-    /// The end of all inputs: in `mode batch` it ends every join.
+    /// The next time of the clock at which something happens.
+    fn next_due(&self) -> Option<i64> {
+        let timers = self
+            .memory
+            .next_due()
+            .filter(|_| self.process.time.is_none());
+        let dues = timers.into_iter().chain(self.memory.next_retry());
+        dues.min().filter(|_| !self.is_stopped)
+    }
+
+    /// The end of all inputs: in `mode batch` it ends every retry and every join.
     pub fn finish(&mut self) {
         if self.process.mode != ModePlan::Batch {
             return;
         }
-        while let Some(timer) = self.memory.pop_due(i64::MAX) {
-            self.fire(&timer);
+        while let Some(due) = self.memory.next_retry().filter(|_| !self.is_stopped) {
+            self.move_clock(due.max(self.now()));
+        }
+        while let Some(timer) = self.memory.pop_due(i64::MAX).filter(|_| !self.is_stopped) {
+            self.work(0, ModelWork::Timer(timer));
         }
     }
 
     /// The time that timers run on: the watermark, or the clock.
     fn progress(&self) -> i64 {
-        let Some(time) = &self.process.time else {
+        if self.process.time.is_none() {
             return self.now();
+        }
+        self.memory.watermark
+    }
+
+    /// Moves the watermark, which never goes back.
+    fn move_watermark(&mut self) {
+        let Some(time) = &self.process.time else {
+            return;
         };
         let idle = i64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
         let newest = self.memory.newest(self.now(), idle);
-        newest.saturating_sub(ms(time.watermark_delay_ms))
+        let watermark = newest.saturating_sub(ms(time.watermark_delay_ms));
+        self.memory.watermark = self.memory.watermark.max(watermark);
     }
 
     fn fire_due(&mut self) {
-        while let Some(timer) = self.memory.pop_due(self.progress()) {
-            self.fire(&timer);
+        while !self.is_stopped {
+            self.move_watermark();
+            let timer = self.memory.pop_due(self.progress());
+            let timer = timer.map(|timer| (0, ModelWork::Timer(timer)));
+            let now = self.now();
+            let Some((failed, work)) = timer.or_else(|| self.memory.pop_retry(now)) else {
+                return;
+            };
+            self.work(failed, work);
         }
-    }
-
-    fn fire(&mut self, timer: &ModelTimer) {
-        if let Err(failure) = self.fired(timer) {
-            // The timer took its entry out for good: the handler gets the record as it was.
-            self.results.clear();
-            let value = failure.moving.record.to_string();
-            self.handle(&failure, &Came::of(&failure.moving, &value));
-        }
-        self.commit();
     }
 
     /// The records of a stream, in the order of their commit.
@@ -352,7 +427,7 @@ impl<'p> FlowModel<'p> {
         let plan = self.process.state.iter().find(|state| state.id == id);
         plan.map_or_else(BTreeMap::new, |plan| {
             let time = state_time(plan, self.now(), self.progress());
-            self.memory.state.shown(plan, time)
+            self.memory.state.borrow().shown(plan, time)
         })
     }
 

@@ -19,7 +19,7 @@ use rust_decimal::Decimal;
 
 mod json;
 mod number;
-pub(crate) mod paths;
+pub mod paths;
 mod record;
 mod text;
 

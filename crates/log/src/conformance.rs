@@ -8,6 +8,7 @@
 
 pub mod appends;
 pub mod books;
+pub mod co_partitioned;
 pub mod commits;
 pub mod fences;
 pub mod groups;

@@ -256,6 +256,7 @@ impl LogError {
     fn row(&self) -> (Code, FailureClass) {
         use FailureClass::{Permanent, System, Transient};
         let (code, class) = match self {
+            // error-page: log.unknown-topic
             Self::UnknownTopic { .. } => ("log.unknown-topic", System),
             Self::UnknownPartition { .. } => ("log.unknown-partition", System),
             Self::TopicConfig { .. } => ("log.topic-config", System),

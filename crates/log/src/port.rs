@@ -25,6 +25,7 @@
 //!
 //! Calls are made per batch. Every method may be called from many tasks at once.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -157,7 +158,8 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// from then on.
     ///
     /// # Errors
-    /// [`LogError::UnknownTopic`].
+    /// [`LogError::UnknownTopic`]; [`LogError::TopicConfig`] for topics that cannot be
+    /// [read together](Join::co_partitioned).
     fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>>;
 }
 
@@ -346,8 +348,8 @@ pub struct Batch {
     pub next: Offset,
 }
 
-/// One assignment of a partition to a member: what it commits carries it, and an old one commits
-/// nothing.
+/// One assignment of a partition, and of those [read together](Join::co_partitioned) with it, to a member:
+/// what it commits carries it, and an old one commits nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
@@ -419,6 +421,18 @@ pub struct Join {
     pub group: GroupName,
     /// The topics to read.
     pub topics: Vec<Topic>,
+    /// Topics that are read partition by partition together with the one of `topics`, which has as many
+    /// partitions.
+    ///
+    /// The owner of partition p of that topic has partition p of these, under the same [`Fence`]. They are
+    /// assigned, asked back and lost together, and begin as `start` says. Each is committed, paused and
+    /// sought by itself. A partition that is to be let go is handed on when all of its number were
+    /// released. So the tasks of a stage have their inputs in one place.
+    ///
+    /// All members name the same ones: the embedded log refuses others. On Kafka a group subscribes only
+    /// to the topic itself. So the broker forgets what was committed of these seven days after the last
+    /// commit (`offsets.retention.minutes`). Commit them now and then, moved or not.
+    pub co_partitioned: Vec<Topic>,
     /// A name that is this member's across restarts: it fences an earlier process of that name,
     /// and names its transactions on Kafka. Without one, a random name.
     pub instance: Option<String>,
@@ -448,6 +462,7 @@ impl Join {
         Self {
             group,
             topics,
+            co_partitioned: Vec::new(),
             instance: None,
             start: StartAt::Earliest,
             name: None,
@@ -457,6 +472,47 @@ impl Join {
             max_heartbeat: Duration::from_secs(1),
             release_timeout: Duration::from_secs(10),
         }
+    }
+
+    /// Every topic that is read.
+    pub(crate) fn all_topics(&self) -> impl Iterator<Item = &Topic> {
+        self.topics.iter().chain(&self.co_partitioned)
+    }
+
+    /// Refuses topics that cannot be read partition by partition. `counts` has the number of partitions
+    /// of [every topic](Self::all_topics).
+    pub(crate) fn check_partitions(&self, counts: &BTreeMap<Topic, u32>) -> Result<(), LogError> {
+        let Some(last) = self.co_partitioned.last() else {
+            return Ok(());
+        };
+        let refused = |topic: &Topic, why| {
+            let topic = topic.clone();
+            Err(LogError::TopicConfig { topic, why })
+        };
+        let [leader] = &self.topics[..] else {
+            let why = "it can be read together with one topic only".to_owned();
+            return refused(last, why);
+        };
+        if counts.len() != 1 + self.co_partitioned.len() {
+            let why = "one of the topics that are read together is named twice".to_owned();
+            return refused(leader, why);
+        }
+        let (expected, all) = (counts.get(leader), self.co_partitioned.iter());
+        for topic in all {
+            if counts.get(topic) != expected {
+                let number = |topic| counts.get(topic).copied().unwrap_or(0);
+                return refused(
+                    topic,
+                    format!(
+                        "it has {} partitions and is read partition by partition together with \
+                         `{leader}`, which has {}",
+                        number(topic),
+                        number(leader)
+                    ),
+                );
+            }
+        }
+        Ok(())
     }
 }
 

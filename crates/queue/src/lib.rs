@@ -38,8 +38,8 @@ pub use error::QueueError;
 pub use event::{NewEvent, QueueEvent};
 pub use handler::{Context, Delivery, Handled, Handler, RawEvent};
 pub use projection::{
-    Applied, Projection, ProjectionBuilder, ProjectionState, Projector, ProjectorOptions, Rebuild,
-    RebuildError, Target,
+    Projection, ProjectionBuilder, ProjectionFuture, ProjectionState, Projector, ProjectorOptions,
+    Rebuild, RebuildError, Target,
 };
 pub use queue::{Queue, Wake};
 pub use tx::Tx;

@@ -59,10 +59,11 @@ impl Target {
 }
 
 /// The answer of a projection.
-pub type Applied<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
+pub type ProjectionFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
-type Create = dyn for<'a> Fn(&'a mut Tx, Target) -> Applied<'a> + Send + Sync;
-type Apply = dyn for<'a> Fn(&'a mut Tx, Target, &'a [LogEvent]) -> Applied<'a> + Send + Sync;
+type Create = dyn for<'a> Fn(&'a mut Tx, Target) -> ProjectionFuture<'a> + Send + Sync;
+type Apply =
+    dyn for<'a> Fn(&'a mut Tx, Target, &'a [LogEvent]) -> ProjectionFuture<'a> + Send + Sync;
 
 /// A read model: its name, its tables, and how events change them.
 ///
@@ -155,7 +156,7 @@ impl ProjectionBuilder {
     /// How its tables are made where they are missing.
     pub fn create(
         mut self,
-        create: impl for<'a> Fn(&'a mut Tx, Target) -> Applied<'a> + Send + Sync + 'static,
+        create: impl for<'a> Fn(&'a mut Tx, Target) -> ProjectionFuture<'a> + Send + Sync + 'static,
     ) -> Self {
         self.projection.create = Arc::new(create);
         self
@@ -165,7 +166,7 @@ impl ProjectionBuilder {
     /// exactly once. An error takes the whole batch back, and it is tried again.
     pub fn apply(
         mut self,
-        apply: impl for<'a> Fn(&'a mut Tx, Target, &'a [LogEvent]) -> Applied<'a>
+        apply: impl for<'a> Fn(&'a mut Tx, Target, &'a [LogEvent]) -> ProjectionFuture<'a>
         + Send
         + Sync
         + 'static,

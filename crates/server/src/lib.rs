@@ -14,6 +14,7 @@ mod telemetry;
 
 mod guard;
 mod in_flight;
+mod long_body;
 mod request;
 
 mod api;
@@ -23,6 +24,7 @@ pub mod log;
 pub mod outbox;
 mod serve;
 mod server;
+pub mod stage;
 
 pub use code::ProblemCode;
 pub use config::{Limits, ServerConfig};

@@ -18,6 +18,7 @@ use crate::api::{self, Sources};
 use crate::guard::Guard;
 use crate::idempotency::{self, IdempotencyKeys};
 use crate::in_flight::InFlight;
+use crate::long_body;
 use crate::request::{self, Gate, RequestIds};
 use crate::{Exporter, Health, Limits, ServerConfig, telemetry};
 
@@ -284,11 +285,13 @@ impl ServerBuilder {
         let longest = own.fold(limits.max_body, |a, b| a.max(b));
         let limited = self.routes.into_iter().map(|routes| {
             let max_body = routes.max_body.unwrap_or(0).max(limits.max_body);
-            routes.router.layer(RequestBodyLimitLayer::new(max_body))
+            let limited = routes.router.layer(RequestBodyLimitLayer::new(max_body));
+            limited.layer(from_fn_with_state(max_body, long_body::discard))
         });
         let router = api::router(sources, limited.collect())
             .layer(DefaultBodyLimit::disable())
             .layer(RequestBodyLimitLayer::new(longest))
+            .layer(from_fn_with_state(longest, long_body::discard))
             .layer(from_fn_with_state(Arc::new(gate), request::pass));
         Server {
             listener,

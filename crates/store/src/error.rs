@@ -160,12 +160,14 @@ impl StoreError {
     pub fn code(&self) -> Code {
         Code::from_static(match self {
             Self::Address { .. } => "store.address",
+            // error-page: store.away
             Self::Away { .. } | Self::Undone { .. } => "store.away",
             // error-page: store.timeout
             Self::Timeout { .. } => "store.timeout",
             Self::Conflict { .. } => "store.conflict",
             Self::Schema { .. } => "store.schema",
             Self::Refused { .. } => "store.refused",
+            // error-page: store.broken
             Self::Broken { .. } => "store.broken",
             // error-page: store.damaged
             Self::Damaged { .. } => "store.damaged",

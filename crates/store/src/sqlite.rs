@@ -29,6 +29,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::store::Borrower;
 use crate::{BoxFuture, CallLimit, StoreError, StoreOptions};
+use checkpointer::checkpointer;
 use writer::{SqliteWriter, WriteJob, WriteOperation, WriterGuard};
 
 /// Operations that may wait for the writer.
@@ -89,20 +90,17 @@ impl Sqlite {
             // than the change itself.
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES.to_string());
-        let (commits, committed) = mpsc::channel(1);
-        // A file that somebody removed is not made anew.
-        let existing = connect.clone().create_if_missing(false);
-        let checkpoints = checkpointer::checkpoint(existing, Arc::clone(&env.clock), committed);
+        let (commits, checkpointer) = checkpointer(connect.clone(), Arc::clone(&env.clock));
         let writer = SqliteWriter::open(writer_options, commits)
             .await
             .map_err(failed)?;
         drop(
             env.spawn
-                .spawn("sqlite-checkpointer", Box::pin(checkpoints)),
+                .spawn("sqlite-checkpointer", Box::pin(checkpointer)),
         );
         let (operations, waiting) = mpsc::channel(WAITING);
         let task = writer.clone().write(waiting);
-        // Both tasks end with the last handle, whose senders are what keeps them.
+        // Both tasks end with the last handle, whose sender and notice are what keeps them.
         drop(env.spawn.spawn("sqlite-writer", Box::pin(task)));
         let readers = Readers {
             options: connect.read_only(true).create_if_missing(false),

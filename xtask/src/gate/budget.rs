@@ -22,6 +22,7 @@ const PARTS: &[(&str, u64)] = &[
     ("tidegate-outbox", 60),
     ("tidegate-connector", 60),
     ("tidegate-flow", 20),
+    ("tidegate-stage", 40),
     ("tidegate-testkit", 5),
     ("tidegate-client", 3),
     ("tidegate-server", 5),

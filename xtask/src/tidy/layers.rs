@@ -15,7 +15,7 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
     (
@@ -65,10 +65,20 @@ const LAYERS: [(&str, &[&str]); 15] = [
             "tidegate-client",
             "tidegate-eventlog",
             "tidegate-outbox",
+            "tidegate-stage",
             "tidegate-store",
         ],
     ),
     ("tidegate-sim", &["tidegate-core", "tidegate-log"]),
+    (
+        "tidegate-stage",
+        &[
+            "tidegate-core",
+            "tidegate-config",
+            "tidegate-flow",
+            "tidegate-log",
+        ],
+    ),
     ("tidegate-store", &["tidegate-core", "tidegate-config"]),
     (
         "tidegate-testkit",

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::RunArgs;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum FlowArgs {
     /// Check flow files and report everything that is wrong with them
@@ -23,6 +25,15 @@ pub(crate) enum FlowArgs {
         /// Change nothing, and say which files would change
         #[arg(long)]
         check: bool,
+    },
+    /// Run flow files with the bindings of a configuration, as `tidegate run` does with those of `flows`
+    #[command(after_help = "Example: tidegate flow run order_totals.flow -c tidegate.yaml")]
+    Run {
+        /// The files; they share one namespace
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        run: RunArgs,
     },
     /// Show the plan of a flow: inputs, state, timers, topics, and every way out
     Explain(FlowExplain),

@@ -17,18 +17,19 @@ use crate::settings;
 pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, ErrorReport> {
     let loaded = settings::read_file(file)?;
     let notes = notes(&loaded.config, rate);
-    let (findings, flows) = flow::of_config(file, &loaded.config)?;
+    let (flows, texts) = flow::of_config(file, &loaded)?;
+    let findings = &flows.diagnostics;
     let is_right = !findings.iter().any(Diagnostic::is_error);
     match output {
         Output::Json => {
             print_json(&json!({
                 "problems": loaded.problems, "warnings": loaded.warnings, "notes": notes,
-                "flows": shown(&findings, &flows),
+                "flows": shown(findings, &texts),
             }))?;
         }
         Output::Table => {
             settings::tell(&loaded, MessageFormat::Text);
-            flow::tell(&findings, &flows);
+            flow::tell(findings, &texts);
             for note in &notes {
                 say(&format!("note: {}: {}", note.path, note.message));
             }
@@ -43,10 +44,10 @@ pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, ErrorR
                 count(loaded.problems.len(), "problem"),
                 count(loaded.warnings.len(), "warning")
             ))?;
-            if !flows.is_empty() {
+            if flows.sources > 0 {
                 let errors = findings.iter().filter(|finding| finding.is_error()).count();
                 let warnings = findings.len() - errors;
-                let files = count(flows.len(), "flow file");
+                let files = count(flows.sources as usize, "flow file");
                 print(&format!(
                     "{files}: {}, {}",
                     count(errors, "error"),

@@ -8,7 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tidegate_config::{Color, Config, ConfigSource, Files, Problem, Problems, Severity};
+use tidegate_config::{
+    Color, Config, ConfigSource, Files, Loaded, Origin, Problem, Problems, Severity,
+};
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_flow::Diagnostic;
@@ -19,7 +21,7 @@ use tidegate_flow::diagnostic::{CODES, ShownDiagnostic, explain as row_of, probl
 use tidegate_flow::plan::FlowPlan;
 use tidegate_flow::syntax::{parse, print as printed};
 
-use crate::args::{FlowArgs, Output};
+use crate::args::{FlowArgs, Output, RunArgs};
 use crate::report::{ErrorReport, Exit, MessageFormat, is_colorful, print, say};
 use crate::settings::{self, SiblingFiles, name_of, read_text};
 use crate::table::counted;
@@ -30,7 +32,26 @@ pub(crate) fn run(command: &FlowArgs, output: Output) -> Result<Exit, ErrorRepor
         FlowArgs::Fmt { files, check } => format_files(files, *check, output),
         FlowArgs::Explain(arguments) => explain::run(arguments, output),
         FlowArgs::Test { paths } => test_files::run(paths, output),
+        FlowArgs::Run { .. } => Err(ErrorReport::new(
+            "internal",
+            "it is run by its own function",
+        )),
     }
+}
+
+/// The arguments of `tidegate run` for these flow files.
+pub(crate) fn run_arguments(files: &[PathBuf], run: &RunArgs) -> RunArgs {
+    let mut run = run.clone();
+    let files: Vec<String> = files
+        .iter()
+        .map(|file| {
+            let whole = std::path::absolute(file);
+            name_of(&whole.unwrap_or_else(|_| file.clone()))
+        })
+        .collect();
+    let list = serde_json::to_string(&files).unwrap_or_default();
+    run.file.set.push(("flows".to_owned(), list));
+    run
 }
 
 /// `tidegate explain CODE`.
@@ -113,13 +134,12 @@ fn unreadable(path: &Path, error: &io::Error) -> ErrorReport {
 }
 
 /// Checks texts, and their bindings where there is a configuration.
-pub(crate) fn checked(sources: &[ConfigSource], config: Option<&Config>) -> CheckedFlows {
+fn checked(sources: &[ConfigSource], config: Option<&Config>) -> CheckedFlows {
     let texts: Vec<&str> = sources.iter().map(|source| source.text.as_str()).collect();
     let mut flows = check_flows(&texts, &Registered::default());
     if let Some(config) = config {
-        flows
-            .diagnostics
-            .extend(check_bindings(&flows, &Bindings::from_config(config)));
+        let found = check_bindings(&flows, &Bindings::from_config(config));
+        flows.diagnostics.extend(found);
     }
     flows
 }
@@ -139,11 +159,41 @@ pub(crate) fn tell(diagnostics: &[Diagnostic], sources: &[ConfigSource]) {
     }
 }
 
-/// The findings of the flow files that a configuration names, for `tidegate check`.
+/// The flow files that a configuration names, for `tidegate check`, and all texts that the findings are about.
 pub(crate) fn of_config(
     file: &Path,
-    config: &Config,
-) -> Result<(Vec<Diagnostic>, Vec<ConfigSource>), ErrorReport> {
+    loaded: &Loaded,
+) -> Result<(CheckedFlows, Vec<ConfigSource>), ErrorReport> {
+    let mut sources = sources_of(file, &loaded.config)?;
+    let flows = checked(&sources, Some(&loaded.config));
+    sources.extend_from_slice(loaded.problems.texts());
+    Ok((flows, sources))
+}
+
+/// The plan of the flow files that a configuration names; none where it names no file.
+pub(crate) fn plan_of_config(config: &Config) -> Result<Option<FlowPlan>, ErrorReport> {
+    if config.texts("flows").is_empty() {
+        return Ok(None);
+    }
+    let file = match config.origin("flows") {
+        Some(Origin::File { file, .. }) => file,
+        _ => String::new(),
+    };
+    let sources = sources_of(Path::new(&file), config)?;
+    let flows = checked(&sources, Some(config));
+    let has_error = flows.diagnostics.iter().any(Diagnostic::is_error);
+    match flows.plan.filter(|_| !has_error) {
+        Some(plan) => Ok(Some(plan)),
+        None => {
+            tell(&flows.diagnostics, &sources);
+            let report = ErrorReport::new("flow.invalid", "the flows of `flows` cannot run");
+            Err(report.with_exit(Exit::Findings))
+        }
+    }
+}
+
+/// The flow files that a configuration names.
+fn sources_of(file: &Path, config: &Config) -> Result<Vec<ConfigSource>, ErrorReport> {
     let mut paths = Vec::new();
     for pattern in config.texts("flows") {
         let found = SiblingFiles.find(&name_of(file), pattern);
@@ -152,14 +202,16 @@ pub(crate) fn of_config(
         })?;
         paths.extend(found.into_iter().map(PathBuf::from));
     }
-    let sources = sources(&paths)?;
-    Ok((checked(&sources, Some(config)).diagnostics, sources))
+    sources(&paths)
 }
 
 fn check(files: &[PathBuf], config: Option<&Path>, output: Output) -> Result<Exit, ErrorReport> {
-    let sources = sources(files)?;
+    let mut sources = sources(files)?;
     let loaded = config.map(settings::read_file).transpose()?;
     let flows = checked(&sources, loaded.as_ref().map(|loaded| &loaded.config));
+    if let Some(loaded) = &loaded {
+        sources.extend_from_slice(loaded.problems.texts());
+    }
     let mut findings = shown(&flows.diagnostics, &sources);
     if let Some(loaded) = &loaded {
         findings.extend(of_problems(&loaded.problems));
@@ -178,7 +230,7 @@ fn check(files: &[PathBuf], config: Option<&Path>, output: Output) -> Result<Exi
         tell(&flows.diagnostics, &sources);
     }
     output.print(&json!({ "diagnostics": findings }), || {
-        let files = counted(sources.len() as u64, "file");
+        let files = counted(u64::from(flows.sources), "file");
         format!(
             "{files}: {}, {}",
             counted(errors, "error"),

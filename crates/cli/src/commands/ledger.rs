@@ -20,7 +20,7 @@ pub(crate) async fn run(arguments: &args::LedgerArgs, output: Output) -> Result<
 /// As said on the command line, else as configured.
 ///
 /// The configured token is for the configured address alone: another one may be anybody's.
-fn target(arguments: &args::LedgerArgs) -> Result<ProcessClient, ErrorReport> {
+pub(crate) fn target(arguments: &args::LedgerArgs) -> Result<ProcessClient, ErrorReport> {
     let given = arguments.token.clone().filter(|token| !token.is_empty());
     if let Some(url) = &arguments.url {
         return Ok(ProcessClient::new(url, given));

@@ -218,7 +218,7 @@ fn unhandled(config: &Config, path: &str) -> ErrorReport {
     clippy::disallowed_methods,
     reason = "the kernel tells it in a file, and no simulation runs this"
 )]
-fn host() -> String {
+pub(super) fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let name = name.unwrap_or_default().trim().to_owned();
     if name.is_empty() {

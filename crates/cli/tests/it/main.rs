@@ -43,4 +43,5 @@ mod run;
 mod run_store;
 mod running;
 mod spill;
+mod stage;
 mod where_is;

@@ -39,10 +39,17 @@ pub(crate) fn add(dir: &Path, rows: &[(&str, &str, &str)]) {
 
 /// Adds rows in one transaction.
 pub(crate) fn add_events(dir: &Path, events: &[NewOutboxEvent]) {
+    add_events_to(
+        &format!("sqlite://{}", dir.join("shop.db").display()),
+        events,
+    );
+}
+
+/// The same in any database.
+pub(crate) fn add_events_to(url: &str, events: &[NewOutboxEvent]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let env = Env::system();
-        let url = format!("sqlite://{}", dir.join("shop.db").display());
         let store = Store::open(&StoreOptions::new(url), &env).await.unwrap();
         let outbox = Outbox::open(&store, OutboxOptions::default(), &env);
         outbox.await.unwrap().insert(events).await.unwrap();
@@ -269,6 +276,38 @@ fn o09_a_poison_row_is_listed_explained_retried_and_purged() {
     assert_eq!(purged["purged"], 1);
     running.signal("-TERM");
     assert_eq!(running.end().0, Some(0));
+}
+
+#[test]
+fn a02_a_purged_dead_row_is_lost_with_its_reason_and_a_wrong_request_uses_up_no_key() {
+    let dir = migrated();
+    let dir = dir.path();
+    add_events(
+        dir,
+        &[NewOutboxEvent::new("order-1", "T", "1").topic("no topic")],
+    );
+    let running = Running::start(dir, &[]);
+    wait_for(dir, "dead", 1);
+    let purge = |status: &str| {
+        let path = "/tidegate/outbox/default/purge HTTP/1.1\r\nIdempotency-Key: p1\r\nX-Unused:";
+        let body = format!(r#"{{"status": "{status}", "before": "2999-01-01T00:00:00Z"}}"#);
+        running.post(path, &body)
+    };
+    let wrong = purge("PENDING");
+    assert!(wrong.contains("400 Bad Request"), "{wrong}");
+    let right = purge("DEAD");
+    assert!(right.ends_with(r#"{"purged":1}"#), "{right}");
+    let again = purge("DEAD");
+    assert!(
+        again.ends_with(r#"{"purged":1}"#),
+        "the same answer: {again}"
+    );
+    let metrics = running.get("/metrics");
+    let lost = r#"tidegate_lost_total{component="outbox.default",reason="purged"} 1"#;
+    assert!(metrics.contains(lost), "{metrics}");
+    running.signal("-TERM");
+    assert_eq!(running.end().0, Some(0));
+    assert_eq!(run_in(dir, &["audit"]).code, Some(0));
 }
 
 #[test]

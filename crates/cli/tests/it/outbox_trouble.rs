@@ -1,13 +1,19 @@
 //! Troubles of an outbox: each is survived, listed by `outbox ls`, and told by `/health`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tidegate::core::Topic;
+use tidegate::core::env::Env;
+use tidegate::log::{EmbeddedConfig, EmbeddedLog, Log, Read, TopicPartition};
 use tidegate::outbox::NewOutboxEvent;
 
 use crate::command::run_in;
-use crate::outbox::{CONFIG, add, add_events, migrated, migrated_with, ok, wait_for};
+use crate::outbox::{
+    CONFIG, add, add_events, add_events_to, migrated, migrated_with, ok, wait_for,
+};
 use crate::running::Running;
 
 /// The outbox in the answer of `/health`, as soon as its message has this in it.
@@ -147,6 +153,85 @@ fn o11_a_full_log_keeps_rows_waiting_until_there_is_room() {
     assert_eq!(audited(dir), 40);
 }
 
+/// The numbers of each key in a log that no process has open, first occurrences only, and the repetitions.
+fn first_occurrences(dir: &Path) -> (BTreeMap<String, Vec<usize>>, usize) {
+    let (mut seen, mut repeated) = (BTreeMap::<String, Vec<usize>>::new(), 0);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let config = EmbeddedConfig::new(dir.join("data/log"));
+        let log = EmbeddedLog::open(&Env::system(), config).unwrap();
+        let topic = Topic::new("orders").unwrap();
+        for partition in log.describe(&topic).await.unwrap().partitions {
+            let at = TopicPartition::new(topic.clone(), partition.partition.0);
+            let mut next = partition.start;
+            while next < partition.end {
+                let batch = log.read(Read::new(at.clone(), next)).await.unwrap();
+                next = batch.next;
+                for stored in batch.records {
+                    let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec());
+                    let key = text(stored.record.key.as_deref()).unwrap();
+                    let number = text(stored.record.value.as_deref()).unwrap();
+                    let number: usize = number.parse().unwrap();
+                    let numbers = seen.entry(key).or_default();
+                    match numbers.contains(&number) {
+                        true => repeated += 1,
+                        false => numbers.push(number),
+                    }
+                }
+            }
+        }
+        log.close().await;
+    });
+    (seen, repeated)
+}
+
+#[test]
+fn a08_o12_a_process_that_is_killed_loses_nothing_and_keeps_the_order() {
+    const KEYS: usize = 10;
+    const EACH: usize = 30;
+    let kills = match std::env::var_os("TIDEGATE_LONG") {
+        Some(_) => 30,
+        None => 3,
+    };
+    let config = CONFIG.replace(
+        "{topic: orders,",
+        "{topic: orders, lease: 500ms, batch-size: 20,",
+    );
+    let dir = migrated_with(&config);
+    let dir = dir.path();
+    for round in 0..kills {
+        let numbers = round * EACH..(round + 1) * EACH;
+        let events: Vec<NewOutboxEvent> = numbers
+            .flat_map(|number| (0..KEYS).map(move |key| (key, number)))
+            .map(|(key, number)| {
+                NewOutboxEvent::new(format!("order-{key}"), "T", number.to_string())
+            })
+            .collect();
+        add_events(dir, &events);
+        let running = Running::start(dir, &[]);
+        let limit = Instant::now() + Duration::from_secs(60);
+        // Some rows of this round are sent, mostly not all.
+        while ok(dir, &["outbox", "stats"])["pending"].as_u64().unwrap() >= (KEYS * EACH) as u64 {
+            assert!(
+                Instant::now() < limit,
+                "the rows of a dead relay go to the next"
+            );
+        }
+        running.signal("-KILL");
+        assert_eq!(running.end().0, None);
+    }
+    let running = Running::start(dir, &[]);
+    drained(dir);
+    stop(running);
+    assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+    let (seen, repeated) = first_occurrences(dir);
+    assert_eq!(seen.len(), KEYS);
+    for (key, numbers) in seen {
+        assert_eq!(numbers, (0..kills * EACH).collect::<Vec<_>>(), "{key}");
+    }
+    assert!(repeated <= kills * 4 * 20, "{repeated} repeated");
+}
+
 mod needs_kafka {
     use super::*;
     use crate::broker::Broker;
@@ -229,5 +314,59 @@ mod needs_kafka {
         wait_for(dir, "sent", 2);
         stop(running);
         assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+    }
+
+    mod needs_postgres {
+        use super::*;
+        use crate::queue_live::needs_postgres::with;
+        use crate::run_store::Line;
+
+        #[test]
+        #[ignore = "needs PostgreSQL and Kafka"]
+        fn o16_readyz_follows_database_and_broker_and_livez_stays() {
+            with(|url| {
+                let mut broker = Broker::start();
+                let (line, through) = Line::to_database(url);
+                let servers = broker.servers();
+                let config = format!(
+                    "store: {{url: '{through}'}}\nlog: {{clusters: {{default: {{bootstrap-servers: \
+                     [\"{servers}\"], request-timeout: 2s}}}}, topics: {{orders: {{partitions: 2}}}}}}\n\
+                     outbox: {{topic: orders}}\neventlog: {{api: {{enabled: false}}}}\n"
+                );
+                let dir = migrated_with(&config);
+                let dir = dir.path();
+                let running = Running::start(dir, &[]);
+                let ready = |head: &str| {
+                    let limit = Instant::now() + Duration::from_secs(90);
+                    loop {
+                        let answer = running.get("/readyz");
+                        assert!(running.get("/livez").starts_with("HTTP/1.1 200"));
+                        if answer.starts_with(head) {
+                            return;
+                        }
+                        assert!(Instant::now() < limit, "{answer}");
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                };
+                let event = |number: &str| NewOutboxEvent::new("order-1", "T", number);
+                ready("HTTP/1.1 200");
+                broker.kill();
+                add_events_to(url, &[event("1")]);
+                ready("HTTP/1.1 503");
+                broker.restart();
+                ready("HTTP/1.1 200");
+                wait_for(dir, "sent", 1);
+                line.set_cut(true);
+                add_events_to(url, &[event("2")]);
+                ready("HTTP/1.1 503");
+                line.set_cut(false);
+                ready("HTTP/1.1 200");
+                let sent = wait_for(dir, "sent", 2);
+                let rows = sent["rows"].as_array().unwrap();
+                assert!(rows.iter().all(|row| row["attempts"] == 0), "{sent}");
+                stop(running);
+                assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+            });
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Keys that bind the names of flows: streams, lookups, breakers, checkpoints, state, resources.
 
 use super::DefaultValue::{Explained, Filled, Nothing, Required, Value};
-use super::KeyKind::{Choice, Flag, Property, Section, Text};
-use super::{COUNT, COUNT_FROM_ZERO, FACTOR, Key, SIZE, SPAN, SPAN_ABOVE_ZERO, map};
+use super::KeyKind::{Choice, Flag, Json, Section, Text};
+use super::{COUNT, COUNT_FROM_ZERO, FACTOR, Key, SIZE, SPAN, SPAN_ABOVE_ZERO};
 
 pub(super) static STREAM: &[Key] = keys! {
     /// The topic.
@@ -42,7 +42,7 @@ pub(super) static LOOKUP: &[Key] = keys! {
     "fallback": Choice(&["return_cached", "return_default", "fail_fast", "queue_for_retry", "degrade_gracefully"]) =>
         Value("fail_fast");
     /// The answer of `return_default`.
-    "default": map(&Property) => Nothing;
+    "default": Json => Nothing;
 };
 
 static CACHE: &[Key] = keys! {
@@ -98,6 +98,8 @@ pub(super) static STATE_BACKEND: &[Key] = keys! {
 pub(super) static RESOURCES: &[Key] = keys! {
     /// Tasks at once; wins over the flow.
     "parallelism": COUNT => Nothing;
+    /// The name of this program among those that run the process; each shard adds its number.
+    "instance": Text => Explained("{host}-{process}");
     /// The promise about each output.
     "delivery": Choice(&["exactly-once", "at-least-once", "at-most-once"]) => Value("exactly-once");
     /// Records that commit together.

@@ -103,6 +103,7 @@ fn kind_text(kind: &KeyKind, unit: Unit) -> String {
         KeyKind::Address => "address".to_owned(),
         KeyKind::Code => "code".to_owned(),
         KeyKind::Secret => "secret".to_owned(),
+        KeyKind::Json => "json".to_owned(),
         KeyKind::List(each) => format!("list of {}", kind_text(each, unit)),
         KeyKind::Section(_) => "section".to_owned(),
         KeyKind::Map { each, .. } => format!("map of {}", kind_text(each, unit)),

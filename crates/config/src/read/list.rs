@@ -138,6 +138,9 @@ impl ConfigReader<'_, '_> {
         path: &KeyPath,
     ) -> Option<ValueEntry> {
         let kind = &found.key.kind;
+        if *kind == KeyKind::Json {
+            return self.json(node, path);
+        }
         let secret = *kind == KeyKind::Secret;
         if secret {
             self.mask(node.span);

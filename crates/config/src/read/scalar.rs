@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{ConfigReader, broken};
 use crate::interpolate::{Gap, interpolate};
+use crate::json_text::json_of_node;
 use crate::keys::{Key, KeyKind, Unit, relaxed};
 use crate::path::KeyPath;
 use crate::secret::{MASK, Secret, is_suspicious, shown_address, shown_text};
@@ -70,6 +71,38 @@ impl ConfigReader<'_, '_> {
                 Err(Reported)
             }
         }
+    }
+
+    /// Free JSON with its variables filled in.
+    pub(super) fn json(&mut self, node: &YamlNode, path: &KeyPath) -> Option<ValueEntry> {
+        let spot = self.spot(node.span);
+        match self.filled_tree(node, path) {
+            Ok(node) if node.is_null() => None,
+            Ok(node) => Some(ValueEntry::new(Value::Json(json_of_node(&node)), spot)),
+            Err(Reported) => Some(broken(spot)),
+        }
+    }
+
+    fn filled_tree(&mut self, node: &YamlNode, path: &KeyPath) -> Result<YamlNode, Reported> {
+        let body = match &node.body {
+            Body::Scalar { plain, .. } => Body::Scalar {
+                text: self.filled(node, path, false)?.unwrap_or_default(),
+                plain: *plain,
+            },
+            Body::List(items) => {
+                let items = items.iter().map(|item| self.filled_tree(item, path));
+                Body::List(items.collect::<Result<_, _>>()?)
+            }
+            Body::Map(pairs) => {
+                let pairs = pairs
+                    .iter()
+                    .map(|(key, value)| Ok((key.clone(), self.filled_tree(value, path)?)));
+                Body::Map(pairs.collect::<Result<_, Reported>>()?)
+            }
+            Body::Item(at, inner) => Body::Item(*at, Box::new(self.filled_tree(inner, path)?)),
+        };
+        let span = node.span;
+        Ok(YamlNode { span, body })
     }
 
     /// The text as what the kind takes.
@@ -143,7 +176,9 @@ fn coerce(kind: &'static KeyKind, unit: Unit, text: &str) -> Result<Value, Wrong
         KeyKind::Url(schemes) => url(text, schemes),
         KeyKind::Address => address(text),
         KeyKind::Code => code(text),
-        KeyKind::List(_) | KeyKind::Section(_) | KeyKind::Map { .. } => Err(must(text, noun(kind))),
+        KeyKind::Json | KeyKind::List(_) | KeyKind::Section(_) | KeyKind::Map { .. } => {
+            Err(must(text, noun(kind)))
+        }
     }
 }
 
@@ -333,6 +368,7 @@ fn noun(kind: &KeyKind) -> &'static str {
         KeyKind::Url(_) | KeyKind::Address => "an address",
         KeyKind::Code => "a failure code",
         KeyKind::Text | KeyKind::Property | KeyKind::Secret => "a text",
+        KeyKind::Json => "a value",
         KeyKind::List(_) => "a list",
         KeyKind::Section(_) | KeyKind::Map { .. } => "a section",
     }

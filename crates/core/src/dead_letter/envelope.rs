@@ -2,6 +2,8 @@
 //!
 //! A value that is JSON stands in `original_record` as it is, byte for byte; any other value as a
 //! string or as `{"hex": "…"}`, and `original_encoding` says which.
+//!
+//! `error_type` is the kind of failure in a stage, and elsewhere the code; `error_code` is always the code.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -41,6 +43,9 @@ struct Envelope {
     original_timestamp: i64,
     reason: Reason,
     error_type: String,
+    /// Earlier versions wrote none; their type is the code.
+    #[serde(default)]
+    error_code: Option<String>,
     error_message: String,
     error_stack_trace: String,
     retry_count: u32,
@@ -94,7 +99,10 @@ impl DeadLetter {
             original_offset: self.origin.offset.0,
             original_timestamp: self.origin.timestamp_ms,
             reason: self.reason,
-            error_type: self.failure.code.to_string(),
+            error_type: stage
+                .and_then(|stage| stage.failure_kind.clone())
+                .unwrap_or_else(|| self.failure.code.to_string()),
+            error_code: Some(self.failure.code.to_string()),
             error_message: bounded.failure.message,
             error_stack_trace: bounded.failure.stack,
             retry_count: self.attempts,
@@ -134,6 +142,9 @@ impl DeadLetter {
             .collect();
         let value = decode(read.original_encoding, &read.original_record)
             .ok_or_else(|| bad("original_record"))?;
+        let is_kind = |code: &String| *code != read.error_type;
+        let failure_kind = read.error_code.as_ref().filter(|code| is_kind(code));
+        let failure_kind = failure_kind.map(|_| read.error_type.clone());
         Ok(Self {
             event_id: read.event_id,
             origin: RecordOrigin {
@@ -150,7 +161,7 @@ impl DeadLetter {
             attempts: read.retry_count,
             first_failure_ms: read.first_failure_time,
             failure: LastFailure {
-                code: Code::verbatim(read.error_type),
+                code: Code::verbatim(read.error_code.unwrap_or(read.error_type)),
                 message: read.error_message,
                 stack: read.error_stack_trace,
             },
@@ -167,6 +178,7 @@ impl DeadLetter {
                         stage_name,
                         stage_instance,
                         operator_name,
+                        failure_kind,
                     })
                 }
                 _ => None,

@@ -42,6 +42,8 @@ pub mod name {
     pub const RETRY_TIMESTAMP: &str = "x-eventbus-retry-timestamp";
     /// The consumer group to which a record of a tier, or a dead letter, belongs.
     pub const GROUP: &str = "x-tidegate-group";
+    /// The topic in whose books a dead letter is, where its group reads several.
+    pub const INPUT: &str = "x-tidegate-input";
     /// The binding for which a record was replayed.
     pub const REPLAY_FOR: &str = "x-tidegate-replay-for";
     /// The binding that a handler is called for.
@@ -58,6 +60,8 @@ pub mod name {
     pub const STAGE_INSTANCE: &str = "x-tidegate-stage-instance";
     /// The step within that stage.
     pub const OPERATOR_NAME: &str = "x-tidegate-operator-name";
+    /// The kind of the failure of that step.
+    pub const FAILURE_KIND: &str = "x-tidegate-failure-kind";
     /// Start of the three headers of each tier: `x-eventbus-tier{N}-exception`,
     /// `x-eventbus-tier{N}-exhausted-at` and `x-eventbus-tier{N}-attempts`.
     pub const TIER_PREFIX: &str = "x-eventbus-tier";
@@ -70,7 +74,7 @@ pub mod name {
 
     /// The headers with a fixed name: those of a dead letter in the order in which they are written, then
     /// those of tiers and handlers, which no dead letter keeps.
-    pub const ALL: [&str; 24] = [
+    pub const ALL: [&str; 26] = [
         EVENT_ID,
         ORIGINAL_TOPIC,
         ORIGINAL_PARTITION,
@@ -89,6 +93,8 @@ pub mod name {
         STAGE_NAME,
         STAGE_INSTANCE,
         OPERATOR_NAME,
+        FAILURE_KIND,
+        INPUT,
         RETRY_ATTEMPT,
         RETRY_TIMESTAMP,
         REPLAY_FOR,
@@ -177,6 +183,9 @@ impl DeadLetter {
             add(name::STAGE_NAME, stage.stage_name.clone());
             add(name::STAGE_INSTANCE, stage.stage_instance.clone());
             add(name::OPERATOR_NAME, stage.operator_name.clone());
+            if let Some(kind) = &stage.failure_kind {
+                add(name::FAILURE_KIND, kind.clone());
+            }
         }
         headers
     }
@@ -358,6 +367,10 @@ impl Ours<'_> {
             stage_name: self.text(name::STAGE_NAME)?,
             stage_instance: self.text(name::STAGE_INSTANCE)?,
             operator_name: self.text(name::OPERATOR_NAME)?,
+            failure_kind: match self.find(name::FAILURE_KIND) {
+                Some(kind) => Some(text_of(kind)?),
+                None => None,
+            },
         }))
     }
 }

@@ -37,6 +37,7 @@ pub struct DeadLetterRow {
     pub stage_name: Option<String>,
     pub stage_instance: Option<String>,
     pub operator_name: Option<String>,
+    pub failure_kind: Option<String>,
 }
 
 /// A row that is not a dead letter.
@@ -82,6 +83,7 @@ impl From<&DeadLetter> for DeadLetterRow {
             stage_name: stage.map(|s| s.stage_name.clone()),
             stage_instance: stage.map(|s| s.stage_instance.clone()),
             operator_name: stage.map(|s| s.operator_name.clone()),
+            failure_kind: stage.and_then(|s| s.failure_kind.clone()),
         }
     }
 }
@@ -136,6 +138,7 @@ impl TryFrom<DeadLetterRow> for DeadLetter {
                         stage_name,
                         stage_instance,
                         operator_name,
+                        failure_kind: row.failure_kind,
                     })
                 }
                 _ => None,

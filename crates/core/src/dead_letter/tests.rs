@@ -47,6 +47,7 @@ prop_compose! {
     ) -> DeadLetter {
         let stage = is_stage.then(|| StageContext {
             stage_name: "s".into(), stage_instance: "s-1".into(), operator_name: "é".into(),
+            failure_kind: has_group.then(|| "transform_failure".to_owned()),
         });
         DeadLetter {
             event_id: EventId::from_u128(id),
@@ -160,7 +161,21 @@ fn the_headers_have_the_documented_names() {
 
 #[test]
 fn the_envelope_has_the_documented_fields_and_the_value_byte_for_byte() {
-    insta::assert_snapshot!(sample().to_envelope(), @r#"{"event_id":"019a8f3e-5c00-7abc-8def-0123456789ab","original_record":{"total": 1.50},"original_encoding":"json","original_key":"o-1","original_headers":[["traceparent","00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]],"original_topic":"orders.events","original_partition":42,"original_offset":123456,"original_timestamp":1736937000000,"reason":"RETRIES_EXHAUSTED","error_type":"timeout.read","error_message":"no answer","error_stack_trace":"caused by: closed","retry_count":30,"retry_tier":3,"tiers":[[0,"timeout.connect",1736937000200,3]],"replay_count":0,"group":"billing","first_failure_time":1736937000100,"stage_name":null,"stage_instance":null,"operator_name":null,"processing_time":"2025-01-15T10:30:00.5Z","processing_time_ms":1736937000500,"trace_id":"0af7651916cd43dd8448eb211c80319c","span_id":"b7ad6b7169203331"}"#);
+    insta::assert_snapshot!(sample().to_envelope(), @r#"{"event_id":"019a8f3e-5c00-7abc-8def-0123456789ab","original_record":{"total": 1.50},"original_encoding":"json","original_key":"o-1","original_headers":[["traceparent","00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]],"original_topic":"orders.events","original_partition":42,"original_offset":123456,"original_timestamp":1736937000000,"reason":"RETRIES_EXHAUSTED","error_type":"timeout.read","error_code":"timeout.read","error_message":"no answer","error_stack_trace":"caused by: closed","retry_count":30,"retry_tier":3,"tiers":[[0,"timeout.connect",1736937000200,3]],"replay_count":0,"group":"billing","first_failure_time":1736937000100,"stage_name":null,"stage_instance":null,"operator_name":null,"processing_time":"2025-01-15T10:30:00.5Z","processing_time_ms":1736937000500,"trace_id":"0af7651916cd43dd8448eb211c80319c","span_id":"b7ad6b7169203331"}"#);
+}
+
+#[test]
+fn the_letter_of_a_stage_has_the_kind_of_failure_with_the_code_beside_it() {
+    let mut letter = sample();
+    letter.stage = Some(StageContext {
+        stage_name: "auth_enrichment".into(),
+        stage_instance: "auth_enrichment-42".into(),
+        operator_name: "customer_lookup".into(),
+        failure_kind: Some("lookup_failure".into()),
+    });
+    let envelope = letter.to_envelope();
+    assert!(envelope.contains(r#""error_type":"lookup_failure","error_code":"timeout.read","#));
+    assert_eq!(DeadLetter::from_envelope(&envelope).unwrap(), letter);
 }
 
 #[test]
@@ -192,7 +207,8 @@ fn letters_written_before_attempts_and_groups_were_kept_are_read() {
     let envelope = letter.to_envelope();
     let old = envelope
         .replace("200,0]]", "200]]")
-        .replace(r#""group":null,"#, "");
+        .replace(r#""group":null,"#, "")
+        .replace(r#""error_code":"timeout.read","#, "");
     assert_ne!(old, envelope);
     assert_eq!(DeadLetter::from_envelope(&old).unwrap(), letter);
     let mut row = DeadLetterRow::from(&letter);

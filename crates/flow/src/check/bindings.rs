@@ -1,6 +1,7 @@
 //! Bindings: whether the configuration has everything that the flows name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use tidegate_config::{Config, Problem, nearest};
 
@@ -31,6 +32,8 @@ pub struct Bindings {
     pub others: Vec<LookupBinding>,
     /// Processes that must not be exactly once, because `resources` says so.
     pub weaker: Vec<String>,
+    /// Where sections and bindings stand, by their path: the source of the configuration, and the bytes.
+    pub places: BTreeMap<String, (usize, Range<usize>)>,
 }
 
 impl Bindings {
@@ -63,11 +66,29 @@ impl Bindings {
             let delivery = config.text(&format!("resources.\"{name}\".delivery"));
             delivery.is_some_and(|delivery| delivery != "exactly-once")
         });
+        let mut places = BTreeMap::new();
+        for section in ["streams", "lookups", "checkpoints", "state-backends"] {
+            let names = config.names(section).into_iter();
+            let paths =
+                names.map(|name| (format!("{section}.{name}"), format!("{section}.\"{name}\"")));
+            for (shown, path) in paths.chain([(section.to_owned(), section.to_owned())]) {
+                places.extend(config.place(&path).map(|place| (shown, place)));
+            }
+        }
         Self {
+            places,
             streams: streams.collect(),
             others,
             weaker: weaker.map(str::to_owned).collect(),
         }
+    }
+
+    /// The place of a path, or the beginning of the configuration. Its sources follow the flows.
+    fn place(&self, path: &str, flows: &CheckedFlows) -> Span {
+        let (source, range) = self.places.get(path).cloned().unwrap_or_default();
+        let [source, start, end] =
+            [source, range.start, range.end].map(|at| u32::try_from(at).unwrap_or(u32::MAX));
+        Span::new(flows.sources.saturating_add(source), start, end)
     }
 
     fn origin(&self, stream: &str) -> &str {
@@ -126,7 +147,7 @@ pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnost
     let mut told: BTreeSet<(&str, &str)> = BTreeSet::new();
     for place in &flows.places {
         if told.insert((place.section, &place.name)) {
-            found.extend(bound(place, bindings));
+            found.extend(bound(place, bindings, flows));
         }
     }
     for (name, process) in flows.plan.iter().flat_map(|plan| &plan.processes) {
@@ -137,16 +158,17 @@ pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnost
             });
             place.map_or(Span::default(), |place| place.span)
         };
-        found.extend(partitions(process, bindings, &place));
+        let there = |stream: &str| bindings.place(&format!("streams.{stream}"), flows);
+        found.extend(partitions(process, bindings, &place, &there));
         if !bindings.weaker.contains(name) {
-            found.extend(clusters(process, bindings, &place));
+            found.extend(clusters(process, bindings, &place, &there));
         }
     }
     found.sort_by(|a, b| (a.span, a.code).cmp(&(b.span, b.code)));
     found
 }
 
-fn bound(place: &NamedPlace, bindings: &Bindings) -> Option<Diagnostic> {
+fn bound(place: &NamedPlace, bindings: &Bindings, flows: &CheckedFlows) -> Option<Diagnostic> {
     let NamedPlace {
         section,
         name,
@@ -171,13 +193,14 @@ fn bound(place: &NamedPlace, bindings: &Bindings) -> Option<Diagnostic> {
         let near = near.map(|near| format!("did you mean `{near}`?"));
         let add = || format!("add `{name}` to `{section}` in the configuration");
         let message = format!("`{section}` of the configuration has no `{name}`");
-        let found = Diagnostic::new(code, *span, message);
+        let found = Diagnostic::new(code, *span, message).also(bindings.place(section, flows));
         return Some(found.help(near.unwrap_or_else(add)));
     };
     NOT_BUILT.contains(&(section, kind)).then(|| {
         let message =
             format!("`{section}.{name}` is of type `{kind}`, which this build does not have");
-        Diagnostic::new("TG0704", *span, message)
+        let there = bindings.place(&format!("{section}.{name}"), flows);
+        Diagnostic::new("TG0704", *span, message).also(there)
     })
 }
 
@@ -186,6 +209,7 @@ fn partitions(
     process: &ProcessPlan,
     bindings: &Bindings,
     place: &dyn Fn(&str) -> Span,
+    there: &dyn Fn(&str) -> Span,
 ) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for step in &process.steps {
@@ -207,11 +231,11 @@ fn partitions(
         let first = counts.next();
         let other = counts.find(|(_, count)| Some(*count) != first.map(|(_, count)| count));
         if let (Some((first, one)), Some((stream, other))) = (first, other) {
-            let (at, there) = (bindings.origin(first), bindings.origin(stream));
+            let (at, also) = (bindings.origin(first), bindings.origin(stream));
             let message = format!(
-                "`{first}` has {one} partitions ({at}) and `{stream}` has {other} ({there})"
+                "`{first}` has {one} partitions ({at}) and `{stream}` has {other} ({also})"
             );
-            found.push(Diagnostic::new("TG0707", place(stream), message).also(place(first)));
+            found.push(Diagnostic::new("TG0707", place(stream), message).also(there(stream)));
         }
     }
     found
@@ -222,6 +246,7 @@ fn clusters(
     process: &ProcessPlan,
     bindings: &Bindings,
     place: &dyn Fn(&str) -> Span,
+    there: &dyn Fn(&str) -> Span,
 ) -> Vec<Diagnostic> {
     let cluster = |stream: &str| Some(bindings.streams.get(stream)?.cluster.as_str());
     let mut sources = process.sources.iter();
@@ -234,7 +259,7 @@ fn clusters(
         let message = format!(
             "`{stream}` is in another cluster than the input ({origin}), so it cannot commit with the epoch"
         );
-        let found = Diagnostic::new("TG0708", place(stream), message);
+        let found = Diagnostic::new("TG0708", place(stream), message).also(there(stream));
         found.help("say `delivery: at-least-once` in `resources`")
     });
     away.collect()

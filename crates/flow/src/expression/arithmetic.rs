@@ -91,13 +91,19 @@ fn numbers<'a>(operator: Op, a: &FlowValue<'_>, b: &FlowValue<'_>) -> Option<Eva
 }
 
 /// The sum of two numbers, for aggregates.
-pub(crate) fn add(a: &FlowValue<'_>, b: &FlowValue<'_>) -> Evaluated<'static> {
+///
+/// # Errors
+/// They have no sum, or it is too large.
+pub fn add(a: &FlowValue<'_>, b: &FlowValue<'_>) -> Evaluated<'static> {
     let refuse = || EvaluationFailure::kind(format!("{} and {} have no sum", a.kind(), b.kind()));
     numbers(Op::Add, a, b).unwrap_or_else(|| Err(refuse()))
 }
 
 /// A sum divided by a count; whole numbers have an average with a fraction.
-pub(crate) fn average(sum: &FlowValue<'_>, count: usize) -> Evaluated<'static> {
+///
+/// # Errors
+/// The sum is no number.
+pub fn average(sum: &FlowValue<'_>, count: usize) -> Evaluated<'static> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let is_exact = matches!(sum, V::Decimal(_));
     #[expect(clippy::cast_precision_loss, reason = "an average of doubles is one")]

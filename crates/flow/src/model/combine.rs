@@ -166,7 +166,7 @@ impl FlowModel<'_> {
         let is_complete = match complete {
             CompletePlan::Count(count) => held.len() as u64 >= *count,
             CompletePlan::Marker => is_marker,
-            CompletePlan::Rule(rule) => self.rule(rule, &whole, None)? == FlowValue::Boolean(true),
+            CompletePlan::Rule(rule) => self.rule(rule, &whole)? == FlowValue::Boolean(true),
             CompletePlan::Timeout | CompletePlan::Never => false,
         };
         if !is_complete {
@@ -219,6 +219,7 @@ impl FlowModel<'_> {
         let Some(first) = due.first() else {
             return Ok(());
         };
+        self.taken_out = Some(self.memory.clone());
         let moving = &first.moving;
         match &step.operator {
             OperatorPlan::Await {

@@ -1,10 +1,15 @@
 //! Everything that is kept between records.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+
+use tidegate_core::EventId;
 
 use super::window::OpenWindow;
 use super::{Moving, ms};
-use crate::plan::{StateKind, StatePlan};
+use crate::apply::unset;
+use crate::expression::RecordMetadata;
+use crate::plan::StatePlan;
 use crate::value::FlowValue;
 
 /// Something that happens later to an entry of a step.
@@ -16,6 +21,23 @@ pub(super) struct ModelTimer {
     pub(super) entry: u64,
     /// Whether a window takes no more corrections; its timer before that is the one of its end.
     pub(super) is_gone: bool,
+}
+
+/// A record of an input.
+#[derive(Debug, Clone)]
+pub(super) struct ModelRecord {
+    /// The input by its index.
+    pub(super) source: usize,
+    pub(super) value: Vec<u8>,
+    pub(super) metadata: RecordMetadata,
+    pub(super) id: EventId,
+}
+
+/// Something that is done again as a whole if it fails for a while.
+#[derive(Debug, Clone)]
+pub(super) enum ModelWork {
+    Record(ModelRecord),
+    Timer(ModelTimer),
 }
 
 /// The progress of an input.
@@ -42,16 +64,36 @@ pub(super) struct KeptRecord {
 type ByKey<T> = BTreeMap<(usize, String), T>;
 
 /// Everything that a process remembers.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Memory {
     inputs: BTreeMap<String, InputProgress>,
-    pub(super) state: StateValues,
+    /// The event time that all inputs have passed.
+    pub(super) watermark: i64,
+    pub(super) state: RefCell<StateValues>,
     /// When the first record of a key was seen.
     pub(super) seen: ByKey<i64>,
     pub(super) kept: ByKey<Vec<KeptRecord>>,
     pub(super) windows: ByKey<Vec<OpenWindow>>,
     timers: BTreeMap<(i64, u64), ModelTimer>,
+    /// Work that waits for another attempt, by its due time on the clock, with the attempts that failed.
+    retries: BTreeMap<(i64, u64), (u32, ModelWork)>,
     numbers: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            inputs: BTreeMap::new(),
+            watermark: i64::MIN,
+            state: RefCell::default(),
+            seen: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            numbers: 0,
+        }
+    }
 }
 
 impl Memory {
@@ -80,6 +122,27 @@ impl Memory {
             self.set_timer(due, timer);
         }
         self.kept.entry((step, key)).or_default().push(kept);
+    }
+
+    /// Forgets everything since, but not how far the inputs are.
+    pub(super) fn go_back(&mut self, before: Self) {
+        let inputs = std::mem::take(&mut self.inputs);
+        *self = Self { inputs, ..before };
+    }
+
+    /// Does something again at a time of the clock.
+    pub(super) fn retry_at(&mut self, due: i64, failed: u32, work: ModelWork) {
+        let number = self.number();
+        self.retries.insert((due, number), (failed, work));
+    }
+
+    pub(super) fn next_retry(&self) -> Option<i64> {
+        self.retries.keys().next().map(|(due, _)| *due)
+    }
+
+    pub(super) fn pop_retry(&mut self, now: i64) -> Option<(u32, ModelWork)> {
+        self.next_retry().filter(|due| *due <= now)?;
+        self.retries.pop_first().map(|(_, retry)| retry)
     }
 
     pub(super) fn next_due(&self) -> Option<i64> {
@@ -128,19 +191,6 @@ impl StateValue {
             };
             time >= since.saturating_add(ms(ttl.after_ms))
         })
-    }
-}
-
-/// The value of a state before it was ever written.
-fn unset(plan: &StatePlan) -> FlowValue<'static> {
-    let StateKind::Local(kind) = &plan.kind else {
-        return FlowValue::Null;
-    };
-    match kind.as_str() {
-        "counter" => FlowValue::Integer(0),
-        "map" => FlowValue::map(Vec::<(&str, FlowValue<'static>)>::new()),
-        "list" => FlowValue::list(Vec::new()),
-        _ => FlowValue::Null,
     }
 }
 

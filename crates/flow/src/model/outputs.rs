@@ -8,9 +8,12 @@ use tidegate_core::books::{LossReason, Place};
 use tidegate_core::dead_letter::{LastFailure, Reason, RecordOrigin, StageContext};
 use tidegate_core::{DeadLetter, EventId, FailureClass, Offset, Partition, TierIndex, Topic};
 
+use super::memory::ModelRecord;
+use super::script::ScriptedFailure;
 use super::{FlowModel, Moving, StepFailure, Stepped, timestamp};
+use crate::apply::StepRefusal;
 use crate::expression::RecordMetadata;
-use crate::plan::{CompletionPlan, FailureKind, LeavePlan, conform};
+use crate::plan::{CompletionPlan, FailureKind, LeavePlan};
 use crate::value::paths::{key_of, last_name, raw_at};
 use crate::value::{FlowValue, JsonRecord};
 
@@ -92,6 +95,15 @@ pub(super) struct Came<'a> {
 }
 
 impl<'a> Came<'a> {
+    /// The record as it was sent.
+    pub(super) fn as_sent(sent: &'a ModelRecord) -> Self {
+        Self {
+            metadata: &sent.metadata,
+            value: &sent.value,
+            ids: std::slice::from_ref(&sent.id),
+        }
+    }
+
     /// The record at a later place, with its text.
     pub(super) fn of(moving: &'a Moving, text: &'a str) -> Self {
         Self {
@@ -103,25 +115,20 @@ impl<'a> Came<'a> {
 }
 
 impl FlowModel<'_> {
-    /// The fields of a schema; none where it is not declared.
-    pub(super) fn conform(
-        &self,
-        record: &mut JsonRecord,
-        schema: Option<&String>,
-    ) -> Result<(), String> {
-        let schema = schema.and_then(|schema| self.plan.schemas.get(schema));
-        schema.map_or(Ok(()), |schema| conform(record, &schema.fields))
-    }
-
     /// Writes a record to a stream.
     pub(super) fn write(&mut self, stream: &str, moving: &Moving) -> Stepped {
         let sink = self.process.sinks.iter().find(|sink| sink.stream == stream);
         let mut record = moving.record.clone();
         let kind = FailureKind::Transform;
-        self.conform(&mut record, sink.and_then(|sink| sink.schema.as_ref()))
-            .map_err(|error| moving.refused(kind, "schema.invalid", &error))?;
-        if let Some(failure) = self.script.sinks.get(stream) {
-            let failure = failure.to_failure();
+        self.apply(moving, |apply, _| {
+            let conforms = apply.conform(&mut record, sink.and_then(|sink| sink.schema.as_ref()));
+            conforms.map_err(|error| StepRefusal::new(kind, "schema.invalid", error))
+        })?;
+        let mut script = self.script.borrow_mut();
+        let sink_failure = script.sinks.get_mut(stream);
+        let failure = sink_failure.and_then(ScriptedFailure::happen);
+        drop(script);
+        if let Some(failure) = failure {
             let told = (stream.to_owned(), moving.clone(), Some(failure.to_string()));
             self.results.refused = Some(told);
             return Err(moving.fails(kind, failure));
@@ -160,7 +167,10 @@ impl FlowModel<'_> {
                 continue;
             };
             // A metric never fails a record.
-            let value = self.evaluate_for(expression, moving, Some(stream));
+            let value = self.apply(moving, |apply, view| {
+                let value = apply.evaluate(expression, view, Some(stream));
+                Ok(value.unwrap_or(FlowValue::Boolean(false)))
+            });
             let value = value.unwrap_or(FlowValue::Boolean(false));
             if value != FlowValue::Boolean(false) {
                 let shown = value.to_json().unwrap_or_default();
@@ -266,6 +276,7 @@ impl FlowModel<'_> {
                 stage_name: self.name.clone(),
                 stage_instance: "model".to_owned(),
                 operator_name: by.to_owned(),
+                failure_kind: Some(format!("{}_failure", failed.kind.word())),
             }),
         };
         let value = letter.to_envelope();

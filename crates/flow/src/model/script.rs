@@ -20,12 +20,17 @@ pub struct ScriptedFailure {
 }
 
 impl ScriptedFailure {
-    pub(super) fn to_failure(&self) -> Box<EvaluationFailure> {
-        Box::new(EvaluationFailure {
+    /// The next failure; none once it has happened as often as it should.
+    pub(super) fn happen(&mut self) -> Option<Box<EvaluationFailure>> {
+        if self.times == Some(0) {
+            return None;
+        }
+        self.times = self.times.map(|times| times - 1);
+        Some(Box::new(EvaluationFailure {
             class: self.class,
             code: self.code.clone(),
             message: "the script lets it fail".to_owned(),
-        })
+        }))
     }
 }
 
@@ -76,12 +81,7 @@ impl ModelScript {
         let Some(answer) = answers.and_then(|keys| keys.get_mut(key)) else {
             return Ok(None);
         };
-        match &mut answer.failure {
-            None | Some(ScriptedFailure { times: Some(0), .. }) => Ok(answer.value.clone()),
-            Some(failure) => {
-                failure.times = failure.times.map(|times| times - 1);
-                Err(failure.to_failure())
-            }
-        }
+        let failure = answer.failure.as_mut().and_then(ScriptedFailure::happen);
+        failure.map_or_else(|| Ok(answer.value.clone()), Err)
     }
 }

@@ -3,46 +3,38 @@
 use tidegate_core::books::Place;
 
 use super::{FlowModel, Moving, Stepped, ms};
+use crate::apply::RouteChoice;
 use crate::plan::{
     ArmPlan, FailureKind, OnFailurePlan, OnSuccessPlan, OperatorPlan, OtherwisePlan, SelectorPlan,
-    SourcePlan, TransformPlan, is_literal,
+    SourcePlan, TransformPlan,
 };
-use crate::value::paths::{key_of, last_name, raw_at};
-use crate::value::{FlowType, FlowValue, JsonRecord};
+use crate::value::paths::key_of;
 
 impl FlowModel<'_> {
-    /// Fills in the record of some bytes; false where the filter of the input does not want it.
+    /// Fills in the record of some bytes.
     pub(super) fn decode(
         &mut self,
         source: &SourcePlan,
         value: &[u8],
         moving: &mut Moving,
-    ) -> Stepped<bool> {
-        let invalid = |moving: &Moving, message: &str| {
-            moving.refused(FailureKind::Transform, "schema.invalid", message)
-        };
-        let record = JsonRecord::parse(value);
-        moving.record = record.map_err(|error| invalid(moving, &error.to_string()))?;
-        let mut record = moving.record.clone();
-        self.conform(&mut record, source.schema.as_ref())
-            .map_err(|error| invalid(moving, &error))?;
+    ) -> Stepped {
+        let (record, time) = self.apply(moving, |apply, _| apply.decode(source, value))?;
         moving.record = record;
-        if let (Some(path), true) = (&source.time, self.process.time.is_some()) {
-            let raw = raw_at(&moving.record, path).unwrap_or("null");
-            let Ok(FlowValue::Timestamp(time)) = FlowValue::from_json(raw, &FlowType::Timestamp)
-            else {
-                return Err(invalid(moving, &format!("`{path}` is not a time")));
-            };
-            moving.time = time.as_millisecond();
-        }
-        if let Some(project) = &source.project {
-            project.trim(&mut moving.record);
-        }
+        moving.time = time.unwrap_or(moving.time);
         if !self.process.partition_by.is_empty() {
             moving.metadata.key = Some(key_of(&moving.record, &self.process.partition_by));
         }
-        let filter = source.filter.as_ref();
-        filter.map_or(Ok(true), |filter| self.is_true(filter, moving))
+        Ok(())
+    }
+
+    /// A record that was decoded: the filter of its input, then the steps.
+    pub(super) fn enter(&mut self, source: &SourcePlan, moving: Moving) -> Stepped {
+        if let Some(filter) = &source.filter
+            && !self.is_true(filter, &moving)?
+        {
+            return self.delivered(&moving);
+        }
+        self.flow(&source.alias, 0, moving)
     }
 
     /// Moves a record of a stream through the steps from `start` on.
@@ -60,16 +52,22 @@ impl FlowModel<'_> {
                 }
             }
             OperatorPlan::Validate { checks } => {
-                self.require(checks, FailureKind::Rule, &moving)?
+                let kind = FailureKind::Rule;
+                self.apply(&moving, |apply, view| apply.require(checks, kind, view))?;
             }
             OperatorPlan::Enrich { lookup, on, select } => {
-                self.enrich(lookup, on, select, &mut moving)?;
+                let key = key_of(&moving.record, on);
+                let mut record = moving.record.clone();
+                self.apply(&moving, |apply, _| {
+                    apply.enrich(lookup, &key, select, &mut record)
+                })?;
+                moving.record = record;
             }
             OperatorPlan::Transform {
                 transform,
                 on_success,
                 on_failure,
-            } => return self.apply(at, transform, on_success, on_failure.as_ref(), &moving),
+            } => return self.transformed(at, transform, on_success, on_failure.as_ref(), &moving),
             OperatorPlan::Assign { assignments } => self.assign(assignments, &mut moving)?,
             OperatorPlan::Deduplicate {
                 by,
@@ -118,31 +116,7 @@ impl FlowModel<'_> {
         results.try_for_each(|result| self.flow(output, at + 1, result))
     }
 
-    fn enrich(
-        &mut self,
-        lookup: &str,
-        on: &[String],
-        select: &[String],
-        moving: &mut Moving,
-    ) -> Stepped {
-        let key = key_of(&moving.record, on);
-        let kind = FailureKind::Lookup;
-        let answer = self.attempts(kind, moving, |script| script.ask(lookup, &key))?;
-        let answer = answer.as_ref();
-        if select.is_empty() {
-            let nested = answer.map_or_else(|| "null".to_owned(), JsonRecord::to_string);
-            moving.record.set_raw(lookup, nested);
-        }
-        for path in select {
-            let raw = answer.and_then(|answer| raw_at(answer, path));
-            moving
-                .record
-                .set_raw(last_name(path), raw.unwrap_or("null"));
-        }
-        Ok(())
-    }
-
-    fn apply(
+    fn transformed(
         &mut self,
         at: usize,
         transform: &TransformPlan,
@@ -184,70 +158,16 @@ impl FlowModel<'_> {
         otherwise: &OtherwisePlan,
         moving: &Moving,
     ) -> Stepped<bool> {
-        let mut targets: Vec<String> = Vec::new();
-        let chosen = |raws: &[String]| {
-            let is_chosen = |arm: &&ArmPlan| {
-                let value = arm.value.as_ref();
-                value.is_some_and(|value| raws.iter().any(|raw| is_literal(raw, value)))
-            };
-            let streams = arms.iter().filter(is_chosen).map(|arm| arm.stream.clone());
-            streams.collect::<Vec<String>>()
-        };
-        match selector {
-            SelectorPlan::When => {
-                for arm in arms {
-                    let when = arm.when.as_ref();
-                    if when.is_some_and(|_| targets.is_empty())
-                        && when.map_or(Ok(false), |when| self.is_true(when, moving))?
-                    {
-                        targets.push(arm.stream.clone());
-                    }
+        let route = (selector, arms, otherwise);
+        match self.apply(moving, |apply, view| apply.choose(route, view))? {
+            RouteChoice::Continue => return Ok(true),
+            RouteChoice::Skip => self.skipped(moving)?,
+            RouteChoice::To(streams) => {
+                for stream in &streams {
+                    self.write(stream, moving)?;
                 }
-            }
-            SelectorPlan::Field(path) => {
-                let raw = raw_at(&moving.record, path).unwrap_or("null");
-                targets = chosen(&[raw.to_owned()]);
-            }
-            SelectorPlan::Rule(rule) => {
-                targets = chosen(&each(&self.rule(rule, moving, None)?, moving)?);
-            }
-            SelectorPlan::Target(rule) => {
-                let names = each(&self.rule(rule, moving, Some("target"))?, moving)?;
-                let names = names
-                    .iter()
-                    .map(|name| serde_json::from_str::<String>(name));
-                targets.extend(names.filter_map(Result::ok));
-            }
-        }
-        let mut seen: Vec<&str> = Vec::new();
-        for stream in &targets {
-            if !seen.contains(&stream.as_str()) {
-                seen.push(stream);
-                self.write(stream, moving)?;
-            }
-        }
-        if !targets.is_empty() {
-            return Ok(false);
-        }
-        match otherwise {
-            OtherwisePlan::To(stream) => self.write(stream, moving)?,
-            OtherwisePlan::Continue => return Ok(true),
-            OtherwisePlan::Skip => self.skipped(moving)?,
-            OtherwisePlan::Fail => {
-                let message = "no arm of the route fits";
-                return Err(moving.refused(FailureKind::Rule, "route.unmatched", message));
             }
         }
         Ok(false)
     }
-}
-
-/// The JSON of a value, or of each element of a list.
-fn each(value: &FlowValue<'_>, moving: &Moving) -> Stepped<Vec<String>> {
-    let texts: Result<Vec<String>, _> = if let FlowValue::List(values) = value {
-        values.iter().map(FlowValue::to_json).collect()
-    } else {
-        value.to_json().map(|text| vec![text])
-    };
-    texts.map_err(|error| moving.refused(FailureKind::Rule, "expr.convert", &error.0))
 }

@@ -160,6 +160,7 @@ impl FlowModel<'_> {
         let revision = window.revision.to_string();
         window.revision += 1;
         let window = window.clone();
+        self.taken_out = Some(self.memory.clone());
         let mut moving = window.base;
         moving.id = EventId::derived(&[&self.name, key, &window.start.to_string(), &revision]);
         moving.metadata.id = moving.id.to_string();

@@ -1,6 +1,9 @@
 //! A process of a plan.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+use tidegate_core::Backoff;
 
 use super::{FieldPlan, LeavePlan, PlanExpression, StepPlan, TrimPlan, WayOut};
 
@@ -210,6 +213,19 @@ pub struct RetryPlan {
     pub backoff: BackoffPlan,
     /// The longest wait.
     pub max_delay_ms: u64,
+}
+
+impl RetryPlan {
+    /// The waits between the attempts, without jitter.
+    #[must_use]
+    pub fn waits(&self) -> Backoff {
+        let [delay, most] = [self.delay_ms, self.max_delay_ms].map(Duration::from_millis);
+        match self.backoff {
+            BackoffPlan::Exponential => Backoff::exponential(delay, 2.0, most),
+            BackoffPlan::Linear => Backoff::linear(delay, most),
+            BackoffPlan::Fixed => Backoff::exponential(delay, 1.0, most),
+        }
+    }
 }
 
 /// The purpose of a state.

@@ -4,7 +4,8 @@ use super::json::member;
 use super::{FlowType, FlowValue, JsonRecord};
 
 /// The JSON text at a path.
-pub(crate) fn raw_at<'r>(record: &'r JsonRecord, path: &str) -> Option<&'r str> {
+#[must_use]
+pub fn raw_at<'r>(record: &'r JsonRecord, path: &str) -> Option<&'r str> {
     let mut names = path.split('.');
     let mut raw = record.raw(names.next()?)?;
     for name in names {
@@ -55,12 +56,14 @@ pub(crate) fn remove(record: &mut JsonRecord, paths: &[String]) {
 }
 
 /// The last name of a path, which a key has in a result.
-pub(crate) fn last_name(path: &str) -> &str {
+#[must_use]
+pub fn last_name(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
 /// The key of a record as one text: the same for the same values.
-pub(crate) fn key_of(record: &JsonRecord, paths: &[String]) -> String {
+#[must_use]
+pub fn key_of(record: &JsonRecord, paths: &[String]) -> String {
     let texts = paths.iter().map(|path| match raw_at(record, path) {
         None => "null".to_owned(),
         Some(raw) => match FlowValue::from_json(raw, &FlowType::Dynamic) {
@@ -72,7 +75,8 @@ pub(crate) fn key_of(record: &JsonRecord, paths: &[String]) -> String {
 }
 
 /// A record with nothing but the key fields of another one.
-pub(crate) fn key_record(record: &JsonRecord, paths: &[String]) -> JsonRecord {
+#[must_use]
+pub fn key_record(record: &JsonRecord, paths: &[String]) -> JsonRecord {
     let mut keys = JsonRecord::default();
     for path in paths {
         keys.set_raw(last_name(path), raw_at(record, path).unwrap_or("null"));

@@ -29,10 +29,15 @@ fn registered() -> Registered {
 }
 
 pub(crate) fn shown(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
-    let texts = [ConfigSource {
-        name: name.to_owned(),
-        text: text.to_owned(),
-    }];
+    shown_in(&[(name, text)], diagnostics)
+}
+
+fn shown_in(texts: &[(&str, &str)], diagnostics: &[Diagnostic]) -> String {
+    let texts = texts.iter().map(|(name, text)| ConfigSource {
+        name: (*name).to_owned(),
+        text: (*text).to_owned(),
+    });
+    let texts: Vec<ConfigSource> = texts.collect();
     let (errors, warnings) = problems(diagnostics, &texts);
     let mut shown = String::new();
     for (severity, list) in [(Severity::Problem, errors), (Severity::Warning, warnings)] {
@@ -103,7 +108,10 @@ fn r25_flows_with_a_configuration_get_the_codes_of_bindings() {
         assert_eq!(codes, [code], "{found:?} {}", loaded.problems);
         let text = match found.is_empty() {
             true => format!("{}\n", loaded.problems.render(Color::Never)),
-            false => shown(&format!("{code}.flow"), &flow, &found),
+            false => {
+                let name = format!("{code}.flow");
+                shown_in(&[(&name, &flow), ("tidegate.yaml", &yaml)], &found)
+            }
         };
         assert_golden(&format!("tests/codes/{code}.txt"), &text);
     }

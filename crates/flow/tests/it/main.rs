@@ -10,6 +10,7 @@ mod grammar;
 mod plans;
 mod reference;
 mod robust;
+mod sentences;
 mod settled;
 
 use std::path::Path;

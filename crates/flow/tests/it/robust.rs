@@ -10,7 +10,7 @@ use tidegate_flow::syntax::{MAX_DIAGNOSTICS, MAX_FILE, MAX_STEPS_PER_BYTE, parse
 use crate::{names, read};
 
 /// A million with `TIDEGATE_LONG=1`.
-fn count() -> usize {
+pub(crate) fn count() -> usize {
     if std::env::var("TIDEGATE_LONG").is_ok_and(|value| value == "1") {
         1_000_000
     } else {
@@ -31,14 +31,14 @@ fn corpus() -> Vec<String> {
     texts
 }
 
-struct Dice(TestRng);
+pub(crate) struct Dice(TestRng);
 
 impl Dice {
-    fn new(seed: u8) -> Self {
+    pub(crate) fn new(seed: u8) -> Self {
         Self(TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]))
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.0.next_u64() % end.max(1) as u64).unwrap()
     }
 }

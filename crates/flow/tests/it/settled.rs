@@ -342,6 +342,13 @@ fn declarations_of_the_document_compile_or_get_the_code_of_a_table() {
         };
         assert_eq!(codes(&with(&statement)), Vec::<&str>::new(), "{statement}");
     }
+    let marked = hold.replace(
+        "    timeout",
+        "    complete when marker received\n    timeout",
+    );
+    let marker = "receive m match from pending_orders on order_id as marker";
+    let text = with(&marked).replace("emit to b end", &format!("{marker}\nemit to b end"));
+    assert_eq!(codes(&text), Vec::<&str>::new(), "{text}");
     let hint = check(&in_process(
         "enrichment = lookup(customer_id, timeout=500ms)",
     ))

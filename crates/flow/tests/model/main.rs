@@ -24,17 +24,22 @@ fn plan(text: &str, registered: &Registered) -> FlowPlan {
 
 /// Runs test steps on a flow with a process `p`, and fails with the first difference.
 fn passes(flow: &str, steps: &str) {
-    let failure = difference(flow, steps);
+    passes_with("", flow, steps);
+}
+
+/// The same with a world outside: a line of YAML.
+fn passes_with(outside: &str, flow: &str, steps: &str) {
+    let failure = difference(outside, flow, steps);
     assert_eq!(failure, None, "{flow}\n{steps}");
 }
 
-fn difference(flow: &str, steps: &str) -> Option<String> {
+fn difference(outside: &str, flow: &str, steps: &str) -> Option<String> {
     let steps: Vec<String> = steps
         .lines()
         .map(|line| format!("      {}", line.trim()))
         .collect();
     let file = format!(
-        "flow: f\nprocess: p\ntests:\n  - name: n\n    steps:\n{}\n",
+        "flow: f\nprocess: p\n{outside}\ntests:\n  - name: n\n    steps:\n{}\n",
         steps.join("\n")
     );
     let outcomes = run_scenarios(&file, &mut |_| Ok(flow.to_owned()))

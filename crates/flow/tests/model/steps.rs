@@ -378,6 +378,7 @@ fn results_of_several_inputs_have_ids_of_their_own() {
 #[test]
 fn a_difference_is_shown() {
     let shown = difference(
+        "",
         "process p receive a emit to b end",
         "- send: { stream: a, value: { k: 1 } }
          - expect: { stream: b, values: [ { k: 2 } ] }",

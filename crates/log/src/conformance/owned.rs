@@ -51,7 +51,7 @@ impl Set {
         let tier_group = GroupName::new(format!("{group}.retry-1")).unwrap();
         let owned = OwnedGroup {
             tiers: vec![(tier.clone(), tier_group)],
-            dead_letters: Some(letters.clone()),
+            dead_letters: vec![letters.clone()],
             ..OwnedGroup::new(main.clone(), group.clone())
         };
         let first = |topic: Topic| TopicPartition::new(topic, 0);
@@ -166,6 +166,34 @@ pub async fn records_marked_as_settled_do_not_wait(scene: Scene) {
     let unmarked = set.audit(&scene, &NoMarks).await;
     assert_eq!(unmarked.unaccounted, 1, "{unmarked:?}");
     assert_eq!(unmarked.missing[0].id, Some(set.events[3].1));
+}
+
+/// A group that reads several topics gives each the dead letters that name it, in whichever topic they lie.
+pub async fn dead_letters_of_a_group_are_told_apart_by_their_input(scene: Scene) {
+    let mut set = Set::out(&scene).await;
+    let more = TopicPartition::new(scene.topic(1).await, 0);
+    set.owned.dead_letters.push(more.topic.clone());
+    let (group, other) = (set.owned.group.clone(), scene.topic(1).await);
+    let mut appends = vec![
+        set.copy(0, &set.letters, &group),
+        set.copy(1, &more, &group),
+        set.copy(2, &more, &group),
+    ];
+    for (append, input) in appends
+        .iter_mut()
+        .zip([&set.main.topic, &set.main.topic, &other])
+    {
+        let record = append.record.clone();
+        append.record = record.header(name::INPUT, input.as_str());
+    }
+    let mut all = set.moved(0, Place::DeadLettered);
+    all.extend(set.moved(1, Place::DeadLettered));
+    let offsets = vec![set.behind(1, "", all)];
+    set.member.commit(appends, offsets).await.unwrap();
+    scene.values_once(&more, 2).await;
+    let found = set.audit(&scene, &NoMarks).await;
+    assert_eq!((found.unaccounted, found.unverifiable), (0, 0), "{found:?}");
+    assert_eq!(found.recount.dead_lettered, 2);
 }
 
 /// An event that its group put elsewhere and that is not there is named: of a tier, of the dead letters and

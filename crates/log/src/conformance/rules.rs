@@ -70,6 +70,14 @@ macro_rules! with_log_rules {
                 nothing_more_comes_of_what_is_asked_for,
                 the_partitions_of_a_dropped_session_move_on,
                 fences_ascend_with_every_assignment;
+            co_partitioned:
+                t16_topics_read_together_share_their_owners,
+                topics_that_cannot_be_read_together_are_refused_by_name,
+                t20_topics_read_together_are_committed_together,
+                what_is_read_together_is_paused_and_sought_apart,
+                what_is_read_together_is_let_go_together,
+                t21_a_zombie_commits_nothing_of_what_is_read_together,
+                what_is_read_together_starts_and_is_kept_alike;
             commits:
                 an_offset_reads_back_with_its_metadata,
                 metadata_has_a_limit_with_a_name,
@@ -103,6 +111,7 @@ macro_rules! with_log_rules {
             owned:
                 the_books_of_a_group_are_the_sum_over_its_groups,
                 records_marked_as_settled_do_not_wait,
+                dead_letters_of_a_group_are_told_apart_by_their_input,
                 an_event_that_is_in_no_place_is_named;
             fences:
                 t21_a_zombie_commits_nothing,

@@ -31,7 +31,7 @@ const LOOKS: usize = 5;
 /// use tidegate_log::OwnedGroup;
 /// let owned = OwnedGroup {
 ///     tiers: vec![(Topic::new("orders.retry-1")?, GroupName::new("billing.retry-1")?)],
-///     dead_letters: Some(Topic::new("orders.DLT")?),
+///     dead_letters: vec![Topic::new("orders.DLT")?],
 ///     ..OwnedGroup::new(Topic::new("orders")?, GroupName::new("billing")?)
 /// };
 /// assert_eq!(owned.name(), "billing@orders");
@@ -45,8 +45,9 @@ pub struct OwnedGroup {
     pub group: GroupName,
     /// The topics of its tiers, each with the group that reads it.
     pub tiers: Vec<(Topic, GroupName)>,
-    /// The topic of its dead letters.
-    pub dead_letters: Option<Topic>,
+    /// The topics of its dead letters. They name the group and, where it reads several topics, the topic that
+    /// they came from ([`name::INPUT`]).
+    pub dead_letters: Vec<Topic>,
     /// The group that reads its dead letters, if one does.
     pub dead_letter_reader: Option<GroupName>,
 }
@@ -112,7 +113,7 @@ impl OwnedGroup {
             topic,
             group,
             tiers: Vec::new(),
-            dead_letters: None,
+            dead_letters: Vec::new(),
             dead_letter_reader: None,
         }
     }
@@ -125,12 +126,11 @@ impl OwnedGroup {
 
     fn has(&self, topic: &Topic, group: &GroupName) -> bool {
         let is = |(of, by): (&Topic, &GroupName)| of == topic && by == group;
-        let letters = self.dead_letters.as_ref();
+        let mut letters = self.dead_letters.iter();
+        let reader = self.dead_letter_reader.as_ref();
         is((&self.topic, &self.group))
             || self.tiers.iter().any(|(of, by)| is((of, by)))
-            || letters
-                .zip(self.dead_letter_reader.as_ref())
-                .is_some_and(is)
+            || reader.is_some_and(|reader| letters.any(|of| is((of, reader))))
     }
 
     /// The group on its topic, then those of the tiers.
@@ -255,7 +255,7 @@ impl OwnedGroup {
                 }
             }
         }
-        if let Some(letters) = &self.dead_letters {
+        for letters in &self.dead_letters {
             self.count_letters(log, letters, &mut audit).await?;
         }
         if bucket.is_some() {
@@ -297,8 +297,11 @@ impl OwnedGroup {
 
     /// Whether a record of a tier or a dead letter is of this group. Others share the topics.
     fn owns(&self, stored: &StoredRecord) -> bool {
-        let group = stored.record.headers.get(name::GROUP);
+        let headers = &stored.record.headers;
+        let group = headers.get(name::GROUP);
+        let input = headers.get(name::INPUT);
         group.is_some_and(|group| group == self.group.as_str().as_bytes())
+            && input.is_none_or(|input| input == self.topic.as_str().as_bytes())
     }
 }
 

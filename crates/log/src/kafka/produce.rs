@@ -267,12 +267,13 @@ impl KafkaInner {
         let free = producers.room.available_permits();
         telemetry::in_flight((producers.room_permits - free) * GRAIN);
         let (waiting, done) = PendingDeliveries::new(batch.records.len(), Some(room));
-        let mut not_sent = None;
+        let mut not_sent: Option<(usize, KafkaError)> = None;
         for (index, routed) in batch.records.iter().enumerate() {
             let ticket = DeliveryHandle::new(&waiting, index);
-            if let Some((_, error)) = &not_sent {
-                // The rest stays behind the record that was not taken.
-                ticket.withdraw(code_of(error));
+            if let Some((refused, error)) = &not_sent {
+                // The rest stays behind the record that was not taken. Other topics have no part in its refusal.
+                let is_same = batch.records[*refused].at.topic == routed.at.topic;
+                ticket.withdraw(code_behind(code_of(error), is_same));
                 continue;
             }
             let mut ticket = Some(ticket);
@@ -386,9 +387,42 @@ fn code_of(error: &KafkaError) -> RDKafkaErrorCode {
     failure::code_of(error).unwrap_or(RDKafkaErrorCode::Fail)
 }
 
+/// The outcome of a record that was not tried, because an earlier one of its call got `code`.
+fn code_behind(code: RDKafkaErrorCode, is_same_topic: bool) -> RDKafkaErrorCode {
+    let is_about_topic = match failure::meaning(code) {
+        failure::Meaning::NoTopic | failure::Meaning::Refusal => true,
+        failure::Meaning::NoAnswer | failure::Meaning::Stale | failure::Meaning::TooLarge => false,
+    };
+    match is_about_topic && !is_same_topic {
+        true => RDKafkaErrorCode::PurgeQueue,
+        false => code,
+    }
+}
+
 fn unknown(why: &str) -> LogError {
     LogError::OutcomeUnknown {
         doing: "an append",
         why: why.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_one_topic_says_nothing_about_records_of_others() {
+        use RDKafkaErrorCode as Code;
+        for code in [Code::UnknownTopic, Code::TopicAuthorizationFailed] {
+            assert_eq!(code_behind(code, true), code);
+            let other = code_behind(code, false);
+            assert_eq!(failure::meaning(other), failure::Meaning::NoAnswer);
+            assert!(!failure::is_about_record(other));
+        }
+        // Each of them may be the one that is too large.
+        assert_eq!(
+            code_behind(Code::MessageSizeTooLarge, false),
+            Code::MessageSizeTooLarge
+        );
     }
 }

@@ -76,15 +76,17 @@ pub(super) struct KafkaSession {
 
 /// Joins a group.
 pub(super) async fn join(inner: &Arc<KafkaInner>, join: Join) -> Result<KafkaSession, LogError> {
-    if join.topics.is_empty() {
+    if join.all_topics().next().is_none() {
         return Err(LogError::Refused {
             doing: "joining a group",
             why: "no topics are named".to_owned(),
         });
     }
-    for topic in &join.topics {
-        inner.known(topic).await?;
+    let mut counts = BTreeMap::new();
+    for topic in join.all_topics() {
+        counts.insert(topic.clone(), inner.known(topic).await?.partitions);
     }
+    join.check_partitions(&counts)?;
     let (told, left) = watch::channel(false);
     let (config, joined) = (inner.config.clone(), join.clone());
     let member = inner

@@ -6,9 +6,11 @@
 //! **Invariants:**
 //! - A partition has at most one owner.
 //! - Each assignment has a higher [`Fence`] than all before it.
+//! - Partitions that are read together have one owner and one fence, until some of them are let go.
 //! - A partition changes hands only after its owner let it go, ran out of time, or left. Every commit that
 //!   was begun under the old fence has ended by then.
 //! - While there are members that read it, a partition without owner waits for nothing but such a commit.
+//!   Partitions that are read together wait for each other's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,6 +34,8 @@ pub(super) type CommitNumber = u64;
 pub(super) struct Group {
     members: BTreeMap<MemberId, Member>,
     ownerships: BTreeMap<TopicPartition, Ownership>,
+    /// Topics that are read together with another one, with that one.
+    leaders: BTreeMap<Topic, Topic>,
     last_fence: u64,
 }
 
@@ -39,8 +43,24 @@ pub(super) struct Group {
 #[derive(Debug, Clone)]
 pub(super) struct Subscription {
     pub(super) topics: BTreeSet<Topic>,
+    /// Topics that are read together with the one of `topics`.
+    pub(super) co_partitioned: BTreeSet<Topic>,
     pub(super) instance: Option<String>,
     pub(super) release_timeout: Duration,
+}
+
+impl Subscription {
+    fn is_same_instance(&self, other: &Self) -> bool {
+        self.instance.is_some() && self.instance == other.instance
+    }
+
+    fn leads(&self) -> bool {
+        !self.co_partitioned.is_empty()
+    }
+
+    fn all_topics(&self) -> impl Iterator<Item = &Topic> {
+        self.topics.iter().chain(&self.co_partitioned)
+    }
 }
 
 #[derive(Debug)]
@@ -115,10 +135,15 @@ impl Group {
         for at in partitions {
             self.ownerships.entry(at).or_default();
         }
-        let namesake = |other: &Member| {
-            other.subscription.instance.is_some()
-                && other.subscription.instance == subscription.instance
-        };
+        let (topics, together) = (&subscription.topics, &subscription.co_partitioned);
+        self.leaders
+            .retain(|topic, leader| !topics.contains(topic) && !topics.contains(leader));
+        if let Some(leader) = topics.first() {
+            let together = together.iter().cloned();
+            self.leaders
+                .extend(together.map(|topic| (topic, leader.clone())));
+        }
+        let namesake = |other: &Member| subscription.is_same_instance(&other.subscription);
         let earlier: Vec<MemberId> = self
             .members
             .iter()
@@ -138,6 +163,25 @@ impl Group {
         let mut outcome = self.reassign(now);
         outcome.to_notify.extend(earlier);
         outcome
+    }
+
+    /// A topic that a member to come would read together with others than some member does. Its partitions
+    /// could have two owners then, or none.
+    pub(super) fn conflict<'a>(&self, joining: &'a Subscription) -> Option<&'a Topic> {
+        let others = self.members.values().filter(|other| {
+            other.status != MemberStatus::Replaced && !joining.is_same_instance(&other.subscription)
+        });
+        let mut others = others.map(|other| &other.subscription);
+        others.find_map(|other| {
+            let is_same =
+                joining.topics == other.topics && joining.co_partitioned == other.co_partitioned;
+            if is_same || !joining.leads() && !other.leads() {
+                return None;
+            }
+            joining
+                .all_topics()
+                .find(|topic| other.all_topics().any(|other| other == *topic))
+        })
     }
 
     /// Takes a member out, with all it owns.
@@ -212,27 +256,45 @@ impl Group {
                 note_change(&mut self.members, owner.member, &mut outcome);
             }
         }
-        for (at, member) in self.target() {
-            if self.owner(&at).is_some_and(|owner| owner.member != member) {
-                self.revoke(&at, now, &mut outcome);
+        for (leader, member) in self.target() {
+            let together = self.read_together(&leader);
+            for at in &together {
+                if self.owner(at).is_some_and(|owner| owner.member != member) {
+                    self.revoke(at, now, &mut outcome);
+                }
             }
-            let Some(ownership) = self.ownerships.get_mut(&at) else {
-                continue;
-            };
-            if ownership.owner.is_none() && ownership.commits.is_empty() {
+            let mut ownerships = together.iter().filter_map(|at| self.ownerships.get(at));
+            if ownerships.all(|one| one.owner.is_none() && one.commits.is_empty()) {
                 self.last_fence += 1;
-                let fence = Fence(self.last_fence);
-                ownership.ticket = CommitTicket::default();
-                ownership.owner = Some(Owner {
-                    member,
-                    fence,
-                    release_by: None,
-                });
-                outcome.assigned.push((member, at, fence));
-                note_change(&mut self.members, member, &mut outcome);
+                for at in together {
+                    self.assign(member, at, &mut outcome);
+                }
             }
         }
         outcome
+    }
+
+    /// Gives a partition to a member, under the last fence.
+    fn assign(&mut self, member: MemberId, at: TopicPartition, outcome: &mut Reassignment) {
+        if let Some(ownership) = self.ownerships.get_mut(&at) {
+            let fence = Fence(self.last_fence);
+            ownership.ticket = CommitTicket::default();
+            ownership.owner = Some(Owner {
+                member,
+                fence,
+                release_by: None,
+            });
+            outcome.assigned.push((member, at, fence));
+            note_change(&mut self.members, member, outcome);
+        }
+    }
+
+    /// A partition, and those that are read together with it.
+    fn read_together(&self, leader: &TopicPartition) -> Vec<TopicPartition> {
+        let others = self.leaders.iter().filter(|(_, of)| **of == leader.topic);
+        let others =
+            others.map(|(topic, _)| TopicPartition::new(topic.clone(), leader.partition.0));
+        std::iter::once(leader.clone()).chain(others).collect()
     }
 
     /// When time alone changes something.
@@ -395,7 +457,9 @@ impl Group {
         let members = self.members.iter();
         let present = members.filter(|(_, member)| member.status == MemberStatus::Present);
         let topics = present.map(|(id, member)| (*id, &member.subscription.topics));
-        let ownerships = self.ownerships.iter().map(|(at, ownership)| {
+        let ownerships = self.ownerships.iter();
+        let leading = ownerships.filter(|(at, _)| !self.leaders.contains_key(&at.topic));
+        let ownerships = leading.map(|(at, ownership)| {
             let kept = ownership.owner.filter(|owner| owner.release_by.is_none());
             (at, kept.map(|owner| owner.member))
         });

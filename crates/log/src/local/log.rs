@@ -292,15 +292,31 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
         let _registering = inner.registry.lock().await;
         inner.check_open()?;
         let mut partitions = Vec::new();
-        for topic in &join.topics {
+        let mut counts = BTreeMap::new();
+        for topic in join.all_topics() {
             let found = described(&*inner.storage, topic)?;
+            counts.insert(topic.clone(), found.config.partitions);
             let numbers = found.partitions.iter().map(|found| found.partition);
             partitions.extend(numbers.map(|number| TopicPartition::new(topic.clone(), number.0)));
         }
-        inner
-            .storage
-            .register_group(&join.group, &join.topics)
-            .await?;
+        join.check_partitions(&counts)?;
+        let subscription = Subscription {
+            topics: join.topics.iter().cloned().collect(),
+            co_partitioned: join.co_partitioned.iter().cloned().collect(),
+            instance: join.instance.clone(),
+            release_timeout: join.release_timeout,
+        };
+        // Held until this member is in: no other one comes in between.
+        if let Ok(members) = inner.state().members(&join.group)
+            && let Some(topic) = members.group.conflict(&subscription)
+        {
+            return Err(LogError::TopicConfig {
+                topic: topic.clone(),
+                why: "another member of the group reads it together with other topics".to_owned(),
+            });
+        }
+        let topics: Vec<Topic> = join.all_topics().cloned().collect();
+        inner.storage.register_group(&join.group, &topics).await?;
         if join.start == StartAt::Latest {
             // Where another member has begun, it may be at work on what would be skipped.
             inner.wait_for_commits(&join.group, &partitions).await?;
@@ -318,11 +334,6 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
         let members = members
             .or_insert_with_key(|name| GroupMembers::new(name.clone(), inner.storage.clone()));
         let wake = members.add(member, &join);
-        let subscription = Subscription {
-            topics: join.topics.iter().cloned().collect(),
-            instance: join.instance.clone(),
-            release_timeout: join.release_timeout,
-        };
         let outcome = members.group.join(member, subscription, partitions, now);
         members.apply(outcome);
         drop(state);

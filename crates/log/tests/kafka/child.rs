@@ -16,9 +16,14 @@ const SERVERS: &str = "TIDEGATE_KAFKA_SERVERS";
 const GROUP: &str = "TIDEGATE_KAFKA_GROUP";
 const TOPIC: &str = "TIDEGATE_KAFKA_TOPIC";
 const OUT: &str = "TIDEGATE_KAFKA_OUT";
+const INSTANCE: &str = "TIDEGATE_KAFKA_INSTANCE";
+const CO_PARTITIONED: &str = "TIDEGATE_KAFKA_CO_PARTITIONED";
 
 /// After so long without a heartbeat the group forgets a member: the least that a broker allows.
 pub(crate) const SESSION: Duration = Duration::from_secs(6);
+
+/// The session of a member with a name: longer than any test waits, so that nobody waits for its end.
+pub(crate) const STATIC_SESSION: Duration = Duration::from_secs(600);
 
 /// How a child settles what it reads.
 #[derive(Clone, Copy)]
@@ -51,6 +56,20 @@ pub(crate) fn start(
     child::start(&variables.map(|(name, value)| (name, value.as_ref()))).unwrap()
 }
 
+/// Starts a member with a name that copies two topics, read together, until it is killed.
+pub(crate) fn start_static(servers: &str, join: &Join, out: &Topic) -> (Child, ChildLines) {
+    let variables = [
+        (ROLE, "copies"),
+        (SERVERS, servers),
+        (GROUP, join.group.as_str()),
+        (TOPIC, join.topics[0].as_str()),
+        (CO_PARTITIONED, join.co_partitioned[0].as_str()),
+        (INSTANCE, join.instance.as_deref().unwrap()),
+        (OUT, out.as_str()),
+    ];
+    child::start(&variables.map(|(name, value)| (name, value.as_ref()))).unwrap()
+}
+
 /// Not a test of its own: without a role it does nothing.
 #[test]
 fn child_process_entry() {
@@ -70,9 +89,19 @@ async fn work(role: &str) {
     let config = KafkaConfig::new("test", variable(SERVERS));
     let log = KafkaLog::connect(config, Env::system()).await.unwrap();
     let out = TopicPartition::new(Topic::new(variable(OUT)).unwrap(), 0);
+    let instance = std::env::var(INSTANCE).ok();
+    let co_partitioned = std::env::var(CO_PARTITIONED).ok();
     let join = Join {
         max_poll_records: 1,
-        session_timeout: SESSION,
+        session_timeout: match instance {
+            Some(_) => STATIC_SESSION,
+            None => SESSION,
+        },
+        instance,
+        co_partitioned: co_partitioned
+            .map(|topic| Topic::new(topic).unwrap())
+            .into_iter()
+            .collect(),
         ..Join::new(
             GroupName::new(variable(GROUP)).unwrap(),
             vec![Topic::new(variable(TOPIC)).unwrap()],

@@ -24,4 +24,5 @@ mod line;
 mod outage;
 mod proxy;
 mod scene;
+mod successor;
 mod zombie;

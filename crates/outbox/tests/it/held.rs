@@ -27,9 +27,11 @@ async fn publishes_beside(backend: &Backend, held: &Store) {
     let outbox = backend.outbox(backend.options()).await;
     let relay = RunningRelay::start(&outbox, &backend.log);
     let mut open = held.begin().await.unwrap();
+    // Ours would be ended after a while, those of others are not.
     on(
         &mut open,
-        "CREATE TEMPORARY TABLE held_open (n integer); INSERT INTO held_open VALUES (1)",
+        "SET LOCAL idle_in_transaction_session_timeout = 0;
+         CREATE TEMPORARY TABLE held_open (n integer); INSERT INTO held_open VALUES (1)",
     )
     .await;
     let span = Duration::from_secs(if is_long() { 600 } else { 3 });

@@ -6,7 +6,7 @@ use tidegate_core::{Code, Failure};
 
 use super::rebuild::RebuildError;
 use super::run::Projector;
-use super::{Applied, Projection};
+use super::{Projection, ProjectionFuture};
 use crate::port::Leadership;
 
 impl Projector {
@@ -15,7 +15,7 @@ impl Projector {
         &self,
         projection: &Projection,
         leadership: &Leadership,
-        working: Applied<'_>,
+        working: ProjectionFuture<'_>,
     ) -> Result<bool, RebuildError> {
         let name = projection.name();
         let renewing = async {

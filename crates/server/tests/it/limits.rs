@@ -32,6 +32,19 @@ fn echo() -> OpenApiRouter {
         .route("/hang", get(std::future::pending::<()>))
 }
 
+#[tokio::test]
+async fn a_body_that_is_refused_for_its_length_is_read_and_the_connection_kept() {
+    let server = Running::start(limited(|l| l.max_body = 10), |b| b.routes(echo())).await;
+    let mut client = server.client().await;
+    // More than any socket keeps for a server that does not read.
+    let long = "x".repeat(15 * 1024 * 1024);
+    for path in ["/echo", "/nowhere"] {
+        assert_eq!(client.ask("POST", path, "", &long).await.status, 413);
+    }
+    let answer = client.ask("POST", "/echo", "", "short").await;
+    assert_eq!(answer.short(), "200 short");
+}
+
 fn hits(exporter: &Exporter, limit: &str) -> String {
     let label = format!("limit=\"{limit}\"");
     let text = exporter.render();

@@ -10,6 +10,7 @@
 )]
 
 mod determinism;
+mod log_calls;
 mod nodes;
 mod ports;
 mod toy_journal;

@@ -3,13 +3,14 @@
 //! A commit copies it too, once it is long enough ([`CHECKPOINT_PAGES`](super::CHECKPOINT_PAGES)). Everybody who
 //! writes waits for that. With most of it copied beforehand, that wait is short.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
 use tidegate_core::env::Clock;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, oneshot};
 
 /// Pages that one pass is to copy (64 MiB), half of what a commit would wait for.
 const PASS_PAGES: u64 = 16 * 1024;
@@ -17,16 +18,48 @@ const PASS_PAGES: u64 = 16 * 1024;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Goes on until the last sender of `commits` is gone. A word on that channel says that something was committed.
-pub(super) async fn checkpoint(
+/// Tells of commits. Its checkpointer ends when it is dropped.
+pub(super) struct CommitNotice {
+    commits: Arc<Notify>,
+    _alive: oneshot::Sender<Infallible>,
+}
+
+impl CommitNotice {
+    /// Says that something was committed.
+    pub(super) fn tell(&self) {
+        self.commits.notify_one();
+    }
+}
+
+/// A notice, and the task that listens to it.
+pub(super) fn checkpointer(
     options: SqliteConnectOptions,
     clock: Arc<dyn Clock>,
-    mut commits: mpsc::Receiver<()>,
-) {
+) -> (CommitNotice, impl Future<Output = ()> + Send + 'static) {
+    let commits = Arc::new(Notify::new());
+    let (alive, gone) = oneshot::channel();
+    let notice = CommitNotice {
+        commits: Arc::clone(&commits),
+        _alive: alive,
+    };
+    // The file is there. Where somebody moved it away, an empty one in its place would be wrong.
+    let options = options.create_if_missing(false);
+    let task = async move {
+        tokio::select! {
+            biased;
+            _ = gone => {}
+            () = copy(options, clock, commits) => {}
+        }
+    };
+    (notice, task)
+}
+
+async fn copy(options: SqliteConnectOptions, clock: Arc<dyn Clock>, commits: Arc<Notify>) {
     let mut connection = None;
     let mut pause = SHORTEST_PAUSE;
     let (mut length, mut looked) = (0, clock.elapsed());
-    while commits.recv().await.is_some() {
+    loop {
+        commits.notified().await;
         clock.sleep(pause).await;
         match pass(&options, &mut connection).await {
             Ok(pages) => {
@@ -69,6 +102,8 @@ fn next_pause(written: u64, within: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::env::Env;
+
     use super::*;
 
     #[test]
@@ -79,5 +114,19 @@ mod tests {
         assert_eq!(next_pause(PASS_PAGES * 100, second), SHORTEST_PAUSE);
         assert_eq!(next_pause(1, second), LONGEST_PAUSE);
         assert_eq!(next_pause(0, Duration::MAX), LONGEST_PAUSE);
+    }
+
+    #[tokio::test]
+    async fn its_end_comes_with_the_notice_and_makes_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("moved.db");
+        let options = SqliteConnectOptions::new()
+            .filename(&file)
+            .create_if_missing(true);
+        let (notice, task) = checkpointer(options, Env::system().clock);
+        notice.tell();
+        drop(notice);
+        task.await;
+        assert!(!file.try_exists().unwrap());
     }
 }

@@ -9,6 +9,7 @@ use tidegate_core::env::CatchPanic;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
 
 use super::CHECKPOINT_PAGES;
+use super::checkpointer::CommitNotice;
 use crate::{BoxFuture, StoreError};
 
 /// Operations in one commit at most, so that the first one never waits long for the last.
@@ -34,14 +35,13 @@ struct WriterConnection {
     is_lent: bool,
     /// Whether the commit that comes next is asked for.
     may_commit: Arc<AtomicBool>,
-    /// Says that something was committed.
-    commits: mpsc::Sender<()>,
+    commits: CommitNotice,
 }
 
 impl SqliteWriter {
     pub(super) async fn open(
         options: SqliteConnectOptions,
-        commits: mpsc::Sender<()>,
+        commits: CommitNotice,
     ) -> Result<Self, sqlx::Error> {
         let may_commit = Arc::new(AtomicBool::new(false));
         let mut connection = connect(&options, &may_commit).await?;
@@ -148,8 +148,7 @@ impl WriterGuard {
         if ended.is_ok() {
             self.writer.is_open = false;
             if is_commit {
-                // A full channel has said it already.
-                self.writer.commits.try_send(()).ok();
+                self.writer.commits.tell();
             }
         }
         ended

@@ -14,8 +14,8 @@ use tidegate_core::env::system::SystemClock;
 use tidegate_core::env::{Clock, Env, Sleep};
 use tidegate_log::{Log, Read, Record, TopicPartition};
 use tidegate_server::Exporter;
-use tidegate_store::Store;
-use tidegate_store::sql::{SqlAccess, SqlConnection, SqlDatabase};
+use tidegate_store::sql::{SqlAccess, SqlConnection as _, SqlDatabase as _};
+use tidegate_store::{Store, StoreOptions};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -55,7 +55,62 @@ pub(crate) struct Desk {
     ahead_ms: Arc<AtomicU64>,
     stop: oneshot::Sender<()>,
     running: JoinHandle<()>,
+    /// The schema of a service on PostgreSQL, and how it is dropped.
+    schema: Option<(Store, String)>,
     _dir: tempfile::TempDir,
+}
+
+/// The servers that a service uses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Servers {
+    /// None: SQLite and the embedded log.
+    Embedded,
+    /// PostgreSQL and Kafka, as the environment names them.
+    PostgresAndKafka,
+}
+
+/// Runs tests that take their servers on both kinds.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod embedded {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::$name(crate::desk::Servers::Embedded).await;
+                }
+            )*
+        }
+        mod needs_postgres {
+            mod needs_kafka {
+                $(
+                    #[tokio::test(flavor = "multi_thread")]
+                    #[ignore = "needs PostgreSQL and Kafka"]
+                    async fn $name() {
+                        super::super::$name(crate::desk::Servers::PostgresAndKafka).await;
+                    }
+                )*
+            }
+        }
+    };
+}
+pub(crate) use on_both;
+
+impl Servers {
+    /// A service on them.
+    pub(crate) async fn desk(self, terms: Terms) -> Desk {
+        match self {
+            Self::Embedded => Desk::open_with("", "loan-events", terms).await,
+            Self::PostgresAndKafka => Desk::on_servers(terms).await,
+        }
+    }
+}
+
+async fn execute(store: &Store, sql: String) {
+    let Store::Postgres(server) = store else {
+        panic!("it is PostgreSQL");
+    };
+    let run = server.run("test", move |db| db.execute_raw(sqlx::AssertSqlSafe(sql)));
+    run.await.unwrap();
 }
 
 impl Desk {
@@ -64,8 +119,28 @@ impl Desk {
         Self::open_with("", "loan-events", Terms::default()).await
     }
 
+    /// A service with a schema and a topic of its own.
+    async fn on_servers(terms: Terms) -> Self {
+        let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
+        let servers = std::env::var("KAFKA_BOOTSTRAP").expect("KAFKA_BOOTSTRAP names the broker");
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let own = format!("loans_{}_{}", now.unwrap().as_nanos(), std::process::id());
+        let options = StoreOptions::new(&url);
+        let store = Store::open(&options, &Env::system()).await.unwrap();
+        execute(&store, format!("CREATE SCHEMA {own}")).await;
+        let topic = own.replace('_', "-");
+        let more = format!(
+            "store: {{url: '{url}?options=-csearch_path%3D{own}'}}\n\
+             log: {{clusters: {{default: {{bootstrap-servers: ['{servers}']}}}}, \
+             topics: {{{topic}: {{partitions: 4}}}}}}\n"
+        );
+        let mut desk = Self::open_with(&more, &topic, terms).await;
+        desk.schema = Some((store, own));
+        desk
+    }
+
     /// A service with these lines at the end of its configuration.
-    pub(crate) async fn open_with(more: &str, topic: &str, terms: Terms) -> Self {
+    async fn open_with(more: &str, topic: &str, terms: Terms) -> Self {
         lines::keep();
         // A client wants one, although it speaks plain HTTP here. All but the first call change nothing.
         rustls::crypto::ring::default_provider()
@@ -110,6 +185,7 @@ impl Desk {
             running: tokio::spawn(service.run(async {
                 stopped.await.ok();
             })),
+            schema: None,
             _dir: dir,
         }
     }
@@ -124,6 +200,9 @@ impl Desk {
     pub(crate) async fn close(self) {
         self.stop.send(()).unwrap();
         self.running.await.unwrap();
+        if let Some((store, own)) = self.schema {
+            execute(&store, format!("DROP SCHEMA {own} CASCADE")).await;
+        }
     }
 
     /// Sends a request and gives status and body.

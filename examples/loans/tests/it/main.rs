@@ -5,10 +5,9 @@
     reason = "tests say what they expect by unwrapping it"
 )]
 
+mod conformance;
 mod dashboard;
 mod desk;
-mod lifecycle;
 mod lines;
-mod repeats;
 
 use desk::Desk;

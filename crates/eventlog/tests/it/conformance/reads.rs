@@ -13,6 +13,7 @@ crate::on_every_database!(
     p08_a_page_above_the_largest_is_refused,
     p09_a_search_needs_a_subject_and_a_bounded_window,
     every_word_must_begin_a_word,
+    p09_a_search_has_pages_by_number_and_by_key,
     p10_a_trace_says_how_it_went,
     p11_linked_events_belong_to_the_account,
     p12_a_process_is_defined_once,
@@ -196,6 +197,75 @@ async fn every_word_must_begin_a_word(log: EventLog) {
         let found = log.search(&query).await.unwrap();
         assert_eq!(found.total_count, expect, "{query:?}");
     }
+}
+
+/// Ids of the events that a search shows, and how many it found.
+async fn searched(log: &EventLog, page: PageRequest, account: Option<&str>) -> (Vec<i64>, u64) {
+    let query = TextQuery {
+        query: "found".to_owned(),
+        process_name: account.is_none().then(|| "CreateBooking".to_owned()),
+        account_id: account.map(str::to_owned),
+        page,
+        ..TextQuery::default()
+    };
+    let found = log.search(&query).await.unwrap();
+    let ids = found.events.iter().map(|event| event.id).collect();
+    (ids, u64::try_from(found.total_count).unwrap())
+}
+
+async fn p09_a_search_has_pages_by_number_and_by_key(log: EventLog) {
+    // Not in the order of their times, two of a time, and each third without the word.
+    let events: Vec<String> = (0..30)
+        .map(|n| {
+            let details = ["is found", "found again", "nothing"][n % 3];
+            let at = format!("2026-06-01T10:15:{:02}Z", n * 7 % 15);
+            event(
+                json!({ "details": details, "timestamp": at, "accountId": format!("A{}", n % 2) }),
+            )
+        })
+        .collect();
+    post(&log, &events).await;
+    let (all, total) = searched(&log, size(50), None).await;
+    assert_eq!((all.len(), total), (20, 20));
+    let mut by_number = Vec::new();
+    for (number, expect) in [(1, 9), (2, 9), (3, 2), (4, 0)] {
+        let page = PageRequest {
+            page: Some(number),
+            ..size(9)
+        };
+        let (ids, total) = searched(&log, page, None).await;
+        // A page behind the last one knows the count too.
+        assert_eq!((ids.len(), total), (expect, 20), "page {number}");
+        by_number.extend(ids);
+    }
+    let mut by_key = Vec::new();
+    let mut asked = size(9);
+    loop {
+        let query = TextQuery {
+            query: "found".to_owned(),
+            process_name: Some("CreateBooking".to_owned()),
+            page: asked.clone(),
+            ..TextQuery::default()
+        };
+        let page = log.search(&query).await.unwrap();
+        assert_eq!(page.total_count, 20);
+        by_key.extend(page.events.iter().map(|event| event.id));
+        match page.next_after {
+            Some(after) => asked.after = Some(after.to_string()),
+            None => break,
+        }
+    }
+    assert_eq!((&by_number, &by_key), (&all, &all));
+    // Numbers are given in the order of the batch, whose first event is found.
+    let first = *all.iter().min().unwrap();
+    let mut newest: Vec<(i64, i64)> = all.iter().map(|id| ((id - first) * 7 % 15, *id)).collect();
+    newest.sort_unstable_by(|a, b| b.cmp(a));
+    assert!(
+        newest.iter().map(|(_, id)| id).eq(&all),
+        "the newest first: {all:?}"
+    );
+    let (of_one, total) = searched(&log, size(50), Some("A1")).await;
+    assert_eq!((of_one.len(), total), (10, 10));
 }
 
 async fn p10_a_trace_says_how_it_went(log: EventLog) {

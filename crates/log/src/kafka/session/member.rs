@@ -30,6 +30,8 @@ pub(super) struct RebalanceContext {
     moves: Mutex<VecDeque<RebalanceRequest>>,
     /// Nobody carries out moves any more: the client is being closed.
     closing: AtomicBool,
+    /// The topics that are read together with the one that the group subscribes.
+    co_partitioned: Vec<Topic>,
 }
 
 impl RebalanceContext {
@@ -41,6 +43,18 @@ impl RebalanceContext {
     /// Whether something else is wanted already.
     pub(super) fn has_requests(&self) -> bool {
         !self.moves.lock().is_empty()
+    }
+
+    /// Partitions that the group assigns or wants back, with those that are read together with them. The
+    /// group knows only of its own; the client takes them all in one call, and lets them go in one.
+    fn with_co_partitioned(&self, of_group: &TopicPartitionList) -> TopicPartitionList {
+        let mut all = of_group.clone();
+        for element in of_group.elements() {
+            for topic in &self.co_partitioned {
+                all.add_partition(topic.as_str(), element.partition());
+            }
+        }
+        all
     }
 
     /// From now on partitions are let go within the callback.
@@ -67,18 +81,18 @@ impl ConsumerContext for RebalanceContext {
         partitions: &mut TopicPartitionList,
     ) {
         let assigns = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        let partitions = self.with_co_partitioned(partitions);
         if self.closing.load(Ordering::Acquire) {
             let answer = if assigns {
-                consumer.incremental_assign(partitions)
+                consumer.incremental_assign(&partitions)
             } else {
-                consumer.incremental_unassign(partitions)
+                consumer.incremental_unassign(&partitions)
             };
             if let Err(error) = answer {
                 tracing::debug!("leaving a group failed: {error}");
             }
             return;
         }
-        let partitions = partitions.clone();
         let wanted = if assigns {
             RebalanceRequest::Assign(partitions)
         } else {
@@ -113,7 +127,11 @@ impl GroupMember {
         const DOING: &str = "joining a group";
         let failed = |error: KafkaError| config.failed(DOING, None, &error);
         let client = settings::member(config, join);
-        let consumer = BaseConsumer::from_config_and_context(&client, RebalanceContext::default());
+        let context = RebalanceContext {
+            co_partitioned: join.co_partitioned.clone(),
+            ..RebalanceContext::default()
+        };
+        let consumer = BaseConsumer::from_config_and_context(&client, context);
         let consumer: BaseConsumer<RebalanceContext> = consumer.map_err(failed)?;
         let topics: Vec<&str> = join.topics.iter().map(Topic::as_str).collect();
         consumer.subscribe(&topics).map_err(failed)?;
@@ -121,5 +139,32 @@ impl GroupMember {
             consumer,
             _gone: Gone(gone),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_that_are_read_together_are_taken_and_let_go_with_those_of_the_group() {
+        let context = RebalanceContext {
+            co_partitioned: ["b", "c"].map(|name| Topic::new(name).unwrap()).into(),
+            ..RebalanceContext::default()
+        };
+        let mut of_group = TopicPartitionList::new();
+        of_group.add_partition("a", 3);
+        of_group.add_partition("a", 5);
+        let all = context.with_co_partitioned(&of_group);
+        let all = all.elements();
+        let mut all: Vec<_> = all
+            .iter()
+            .map(|one| (one.topic(), one.partition()))
+            .collect();
+        all.sort_unstable();
+        assert_eq!(
+            all,
+            [("a", 3), ("a", 5), ("b", 3), ("b", 5), ("c", 3), ("c", 5)]
+        );
     }
 }

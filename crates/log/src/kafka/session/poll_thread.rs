@@ -76,7 +76,7 @@ impl PollThread {
         (join, writer): (Join, SharedProducer),
     ) -> Self {
         let run = join.max_poll_records.clamp(RUN.0, RUN.1);
-        let has_one_topic = join.topics.len() == 1;
+        let has_one_topic = join.all_topics().count() == 1;
         let group = join.group.to_string();
         let of = (Arc::clone(&member), Arc::clone(cell));
         let moves = Rebalancer::new(inner, of, join, writer);

@@ -1,5 +1,6 @@
 //! Rebalances, carried out one after the other without holding up the client's thread.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, TryRecvError};
@@ -19,7 +20,7 @@ use crate::record::TopicPartition;
 
 use super::member::{GroupMember, RebalanceRequest};
 use super::session_cell::SessionCell;
-use super::session_state::SessionEnd;
+use super::session_state::{PartitionStart, SessionEnd};
 use super::start_offsets::{self, LookupGuard, StartOffset};
 use super::transactional_producer::SharedProducer;
 
@@ -217,6 +218,13 @@ impl Rebalancer {
                 self.begin(starts);
                 None
             }
+            // The number of partitions of one of them was changed; joining again says which.
+            Ok(Err(error @ LogError::UnknownTopic { .. }))
+                if !self.join.co_partitioned.is_empty() =>
+            {
+                self.fail(&format!("partitions cannot be read together: {error}"));
+                Some(RebalanceStep::Assigning(lookup))
+            }
             Ok(Err(error)) => {
                 tracing::warn!("could not fetch start offsets; retrying: {error}");
                 Some(self.look_up(lookup.wanted))
@@ -234,16 +242,28 @@ impl Rebalancer {
         match list.and_then(|list| self.member.consumer.incremental_assign(&list)) {
             Ok(()) => {
                 let now = self.clock.elapsed();
-                let fence = || Fence(self.fences.fetch_add(1, Ordering::Relaxed));
-                let begins = starts
-                    .into_iter()
-                    .map(|start| (fence(), start.begin))
-                    .collect();
+                let begins = starts.into_iter().map(|start| start.begin);
+                let begins = self.fenced(begins.collect());
                 self.cell.with(|state| state.assign(begins, now));
                 self.cell.tell();
             }
             Err(error) => self.fail(&format!("could not take partitions: {error}")),
         }
+    }
+
+    /// Each partition with its fence, which it shares with those that are read together with it.
+    fn fenced(&self, begins: Vec<PartitionStart>) -> Vec<(Fence, PartitionStart)> {
+        let fence = || Fence(self.fences.fetch_add(1, Ordering::Relaxed));
+        let is_apart = self.join.co_partitioned.is_empty();
+        let mut shared = BTreeMap::new();
+        let fenced = begins.into_iter().map(|begin| match is_apart {
+            true => (fence(), begin),
+            false => (
+                *shared.entry(begin.at.partition).or_insert_with(fence),
+                begin,
+            ),
+        });
+        fenced.collect()
     }
 
     /// Takes partitions for the client's sake only; nothing of them is handed out.
@@ -318,7 +338,7 @@ impl Rebalancer {
     }
 }
 
-/// The partitions of a list. A name that is none of ours cannot be in it: we subscribed to names.
+/// The partitions of a list. A name that is none of ours cannot be in it: we asked for names.
 pub(super) fn partitions_of(list: &TopicPartitionList) -> Vec<TopicPartition> {
     let elements = list.elements();
     let ours = elements.iter().filter_map(|element| {

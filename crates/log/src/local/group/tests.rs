@@ -15,8 +15,18 @@ fn subscription(topics: &[&str]) -> Subscription {
             .iter()
             .map(|topic| Topic::new(*topic).unwrap())
             .collect(),
+        co_partitioned: BTreeSet::new(),
         instance: None,
         release_timeout: TIMEOUT,
+    }
+}
+
+/// A member that reads `a` reads `c` together with it.
+fn subscription_with_c(topics: &[&str]) -> Subscription {
+    let c = topics.contains(&"a").then(|| Topic::new("c").unwrap());
+    Subscription {
+        co_partitioned: c.into_iter().collect(),
+        ..subscription(topics)
     }
 }
 
@@ -129,6 +139,40 @@ fn an_unknown_partition_is_taken_without_asking() {
     );
 }
 
+#[test]
+fn topics_of_a_member_that_reads_them_together_are_read_by_others_in_the_same_way() {
+    let mut group = Group::default();
+    let now = Duration::ZERO;
+    group.join(
+        MemberId(1),
+        subscription_with_c(&["a"]),
+        partitions(&["a", "c"]),
+        now,
+    );
+    assert_eq!(group.conflict(&subscription_with_c(&["a"])), None);
+    assert_eq!(group.conflict(&subscription(&["b"])), None);
+    for other in ["a", "c"] {
+        let apart = subscription(&[other]);
+        assert_eq!(group.conflict(&apart), apart.topics.first());
+    }
+    group.leave(MemberId(1), now);
+    assert_eq!(group.conflict(&subscription(&["c"])), None);
+    // The next one reads apart what was read together once.
+    let outcome = join(&mut group, 2, &["a"], now);
+    assert_eq!(outcome.assigned.len(), 4);
+}
+
+/// The partition of `a` that one of `c` is read together with.
+fn leader(at: &TopicPartition) -> Option<TopicPartition> {
+    (at.topic.as_str() == "c").then(|| self::at("a", at.partition.0))
+}
+
+/// The partition of the other topic that one of `a` or `c` is read together with.
+fn together_with(at: &TopicPartition) -> Option<TopicPartition> {
+    let led = || (at.topic.as_str() == "a").then(|| self::at("c", at.partition.0));
+    leader(at).or_else(led)
+}
+
 /// An event of a group.
 #[derive(Debug, Clone)]
 enum Act {
@@ -190,15 +234,13 @@ impl World {
                     .collect();
                 let subscription = Subscription {
                     instance: (*instance > 1).then(|| instance.to_string()),
-                    ..subscription(&read)
+                    ..subscription_with_c(&read)
                 };
+                let all: Vec<&str> = subscription.all_topics().map(Topic::as_str).collect();
+                let all = partitions(&all);
                 self.last_member += 1;
-                self.group.join(
-                    MemberId(self.last_member),
-                    subscription,
-                    partitions(&read),
-                    now,
-                )
+                self.group
+                    .join(MemberId(self.last_member), subscription, all, now)
             }
             Act::Leave(nth) => {
                 picked(nth).map_or_else(Reassignment::default, |m| self.group.leave(m, now))
@@ -252,8 +294,17 @@ impl World {
 
     fn check(&mut self, before: &BTreeMap<TopicPartition, Owner>, outcome: &Reassignment) {
         let after = self.owners();
+        let highest = self.highest;
         for (_, at, fence) in &outcome.assigned {
-            assert!(fence.0 > self.highest, "fences ascend");
+            assert!(
+                fence.0 > highest && fence.0 >= self.highest,
+                "fences ascend"
+            );
+            let is_with_last = at.topic.as_str() == "c" && fence.0 == self.highest;
+            assert!(
+                fence.0 > self.highest || is_with_last,
+                "{at} shares a fence"
+            );
             self.highest = fence.0;
             let is_committing = self.commits.iter().any(|(other, _)| other == at);
             assert!(!is_committing, "{at} changed hands during a commit");
@@ -266,7 +317,12 @@ impl World {
             }
             let member = &self.group.members[&owner.member];
             assert_eq!(member.status, MemberStatus::Present);
-            assert!(member.subscription.topics.contains(&at.topic));
+            let mut topics = member.subscription.all_topics();
+            assert!(topics.any(|topic| *topic == at.topic));
+            if let Some(leader) = leader(at).and_then(|leader| after.get(&leader)) {
+                let of = |owner: &Owner| (owner.member, owner.fence);
+                assert_eq!(of(leader), of(owner), "{at} is read together");
+            }
         }
         self.check_idle(&after);
     }
@@ -280,8 +336,19 @@ impl World {
                 .filter(|m| m.status == MemberStatus::Present)
         };
         for (at, ownership) in &self.group.ownerships {
-            let is_read = present().any(|member| member.subscription.topics.contains(&at.topic));
-            if is_read && ownership.commits.is_empty() {
+            let reads = |member: &Member| {
+                member
+                    .subscription
+                    .all_topics()
+                    .any(|topic| *topic == at.topic)
+            };
+            let is_read = present().any(reads);
+            let is_busy = |at: TopicPartition| {
+                let other = self.group.ownerships.get(&at);
+                other.is_some_and(|other| other.owner.is_some() || !other.commits.is_empty())
+            };
+            let waits = together_with(at).is_some_and(is_busy);
+            if is_read && ownership.commits.is_empty() && !waits {
                 assert!(after.contains_key(at), "{at} lies idle");
             }
         }
@@ -294,7 +361,10 @@ impl World {
                 .members
                 .iter()
                 .filter(|(_, m)| m.status == MemberStatus::Present)
-                .map(|(id, _)| after.values().filter(|owner| owner.member == *id).count());
+                .map(|(id, _)| {
+                    let leading = after.iter().filter(|(at, _)| leader(at).is_none());
+                    leading.filter(|(_, owner)| owner.member == *id).count()
+                });
             let shares: Vec<usize> = shares.collect();
             let difference = shares.iter().max().unwrap_or(&0) - shares.iter().min().unwrap_or(&0);
             assert!(difference <= 1, "shares {shares:?} are uneven");

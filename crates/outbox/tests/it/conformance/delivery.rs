@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_log::Log;
-use tidegate_outbox::{NewOutboxEvent, OutboxOptions};
+use tidegate_core::Topic;
+use tidegate_core::env::Env;
+use tidegate_log::{Log, TopicConfig};
+use tidegate_outbox::{NewOutboxEvent, Outbox, OutboxOptions, RowSelection};
 use tidegate_store::Store;
 
 use crate::backend::{Backend, RunningRelay, audit, event, text, until, until_drained};
 use crate::front_log::SwitchedLog;
 use crate::stores::{ask, run, try_to_run};
+
+/// Batches that a relay has on their way at once.
+const LANES: usize = 4;
 
 pub(super) async fn o01_event_and_business_row_commit_together_or_not_at_all(backend: &Backend) {
     let outbox = backend.outbox(backend.options()).await;
@@ -98,7 +103,7 @@ pub(super) async fn o01_values_that_no_claim_can_read_are_refused(backend: &Back
 }
 
 /// Adds events of some keys, in the order of their numbers.
-async fn fill(outbox: &tidegate_outbox::Outbox, keys: u64, each: u64) {
+async fn fill(outbox: &Outbox, keys: u64, each: u64) {
     for number in 0..each {
         let events: Vec<NewOutboxEvent> = (0..keys)
             .map(|key| event(&format!("key-{key}"), number))
@@ -139,6 +144,36 @@ pub(super) async fn o02_several_relays_publish_each_event_once(backend: &Backend
     assert_eq!(sent, 420);
     let records = backend.records(backend.topic.as_str()).await;
     assert_eq!(records.len(), 420, "each was published once");
+    audit(&outbox, &backend.log).await;
+}
+
+pub(super) async fn o02_rows_of_a_relay_that_died_go_to_another_after_its_lease(backend: &Backend) {
+    let options = OutboxOptions {
+        lease: Duration::from_secs(2),
+        ..backend.options()
+    };
+    let outbox = backend.outbox(options.clone()).await;
+    fill(&outbox, 20, 40).await;
+    // Its tasks end where they are, as those of a process that is killed.
+    let process = tokio::runtime::Runtime::new().unwrap();
+    let own = backend.another(options.clone()).await;
+    let log = Arc::clone(&backend.log);
+    let started = process.spawn(async move { RunningRelay::start(&own, &log) });
+    let killed = started.await.unwrap();
+    until("it works", async || killed.relay.report().sent > 0).await;
+    process.shutdown_background();
+    let before = outbox.stats().await.unwrap();
+    let heir = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    let sent = heir.stop().await.sent;
+    assert!(
+        before.pending + before.claimed > 0 && sent > 0,
+        "{before:?}"
+    );
+    let (seen, repeated) = backend.first_occurrences().await;
+    assert_eq!(seen, expected(20, 40));
+    let most = LANES * options.batch_size as usize;
+    assert!(repeated <= most, "{repeated} of at most {most}");
     audit(&outbox, &backend.log).await;
 }
 
@@ -194,6 +229,86 @@ pub(super) async fn o10_records_carry_type_id_and_trace(backend: &Backend) {
     assert_eq!(header("traceparent"), trace);
     assert_eq!(header("tracestate"), "a=b");
     assert_eq!(header("x-tidegate-event-id"), ids[0].to_string());
+}
+
+/// The id is born with the row, and is that of the record, of the dead letter and of the record after a retry.
+pub(super) async fn a05_an_event_keeps_its_id_in_topic_dead_letter_and_retry(backend: &Backend) {
+    let outbox = backend.outbox(backend.options()).await;
+    let later = format!("{}-later", backend.topic);
+    let ids = outbox
+        .insert(&[event("a", 1), event("b", 2).topic(later.clone())])
+        .await
+        .unwrap();
+    let plain = "INSERT INTO outbox_event (event_id, aggregate_id, type, payload)
+        VALUES ('01a1e7b9-0000-7000-8000-000000000001', 'c', 'Plain', '3')";
+    run(&backend.store, plain).await;
+    let relay = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    let ids_in = async |topic: &str| {
+        let records = backend.records(topic).await;
+        let mut ids: Vec<String> = records
+            .iter()
+            .map(|stored| stored.record.headers.event_id().unwrap().to_string())
+            .collect();
+        ids.sort();
+        ids
+    };
+    let mut expect = vec![
+        ids[0].to_string(),
+        "01a1e7b9-0000-7000-8000-000000000001".to_owned(),
+    ];
+    expect.sort();
+    assert_eq!(ids_in(backend.topic.as_str()).await, expect);
+    let dlq = format!("{later}-dlq");
+    assert_eq!(ids_in(&dlq).await, [ids[1].to_string()]);
+    let topic = Topic::new(later.clone()).unwrap();
+    let made = backend.log.create_topic(&topic, TopicConfig::new(1));
+    made.await.unwrap();
+    let dead = RowSelection::Event(ids[1]);
+    assert_eq!(outbox.retry(&dead).await.unwrap(), 1);
+    until_drained(&outbox).await;
+    relay.stop().await;
+    assert_eq!(ids_in(&later).await, [ids[1].to_string()]);
+    audit(&outbox, &backend.log).await;
+}
+
+/// Somebody holds a lock that every claim and every settle needs.
+pub(super) async fn a10_a_database_that_does_not_answer_is_cut_and_asked_again(backend: &Backend) {
+    let options = backend.options();
+    let outbox = backend.outbox(options.clone()).await;
+    fill(&outbox, 5, 5).await;
+    let mut reach = backend.reach.clone();
+    reach.timeout = Duration::from_millis(300);
+    let env = Env::system();
+    let store = Store::open(&reach, &env).await.unwrap();
+    let impatient = Outbox::open(&store, options, &env).await.unwrap();
+    let mut lock = backend.store.begin().await.unwrap();
+    let sql = match &backend.store {
+        Store::Sqlite(_) => "UPDATE outbox_event SET locked_by = 'somebody'",
+        Store::Postgres(_) => "LOCK TABLE outbox_event IN ACCESS EXCLUSIVE MODE",
+    };
+    let sql = tidegate_store::sqlx::raw_sql(sql);
+    match lock.postgres() {
+        Some(connection) => sql.execute(connection).await.map(drop),
+        None => sql.execute(lock.sqlite().unwrap()).await.map(drop),
+    }
+    .unwrap();
+    let relay = RunningRelay::start(&impatient, &backend.log);
+    until("it tells that the database does not answer", async || {
+        relay.relay.status().store_trouble.is_some()
+    })
+    .await;
+    assert_eq!(relay.relay.stuck(), None, "waiting is not standing still");
+    lock.rollback().await.unwrap();
+    until_drained(&outbox).await;
+    until("the trouble is over", async || {
+        relay.relay.status().store_trouble.is_none()
+    })
+    .await;
+    relay.stop().await;
+    let (seen, repeated) = backend.first_occurrences().await;
+    assert_eq!((seen, repeated), (expected(5, 5), 0));
+    audit(&outbox, &backend.log).await;
 }
 
 pub(super) async fn o11_a_log_that_is_away_costs_no_attempt_and_loses_nothing(backend: &Backend) {

@@ -319,3 +319,59 @@ pub(super) async fn o08_headers_that_no_log_takes_make_a_dead_letter(backend: &B
     assert_eq!(seen["k"], [2]);
     audit(&outbox, &backend.log).await;
 }
+
+/// A payload of any text is in the dead letter byte for byte, also once its row is purged.
+pub(super) async fn a09_a_payload_that_is_given_up_on_is_found_byte_for_byte(backend: &Backend) {
+    let outbox = backend.outbox(backend.options()).await;
+    let payload = "{\"half\": \u{1}\r\n\t \u{feff}\u{10ffff} \\ '";
+    let poison = NewOutboxEvent::new("k", "T", payload).header("odd", "\u{2028}");
+    let ids = outbox.insert(&[poison.topic("no topic")]).await.unwrap();
+    let relay = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    relay.stop().await;
+    let later = i64::MAX / 2;
+    assert_eq!(outbox.purge(OutboxStatus::Dead, later).await.unwrap(), 1);
+    let letters = backend.records("default-dlq").await;
+    // The topic of rows whose own cannot be one is that of the relay, which tests share on a broker.
+    let mut own = letters
+        .iter()
+        .filter(|one| one.record.headers.event_id() == Some(ids[0]));
+    let record = &own.next().unwrap().record;
+    assert_eq!(record.value.as_deref(), Some(payload.as_bytes()));
+    assert_eq!(text(record.headers.get("odd")), "\u{2028}");
+    assert!(own.next().is_none());
+}
+
+pub(super) async fn a06_a_refusal_for_good_is_not_tried_again_and_an_outage_counts_nothing(
+    backend: &Backend,
+) {
+    let mut options = backend.options();
+    options.max_attempts = 1;
+    let outbox = backend.outbox(options).await;
+    let log = SwitchedLog::new(&backend.log);
+    let as_log: Arc<dyn Log> = Arc::clone(&log) as Arc<dyn Log>;
+    log.set_away(true);
+    let ids = outbox
+        .insert(&[event("bad", 1).topic("no topic"), event("k", 2)])
+        .await
+        .unwrap();
+    let component = Arc::new(OutboxComponent::new(outbox.clone(), as_log, &Env::system()));
+    let (trigger, stop) = tidegate_core::Shutdown::new();
+    let running = tokio::spawn(Arc::clone(&component).run(stop));
+    until("the log was tried", async || {
+        let health = component.health().await;
+        health.status == HealthStatus::Down && outbox.stats().await.unwrap().claimed > 0
+    })
+    .await;
+    for id in &ids {
+        assert_eq!(row(&outbox, *id).await.attempts, 0);
+    }
+    log.set_away(false);
+    until_drained(&outbox).await;
+    trigger.stop();
+    running.await.unwrap();
+    let dead = row(&outbox, ids[0]).await;
+    assert_eq!((dead.status, dead.attempts), (OutboxStatus::Dead, 1));
+    let sent = row(&outbox, ids[1]).await;
+    assert_eq!((sent.status, sent.attempts), (OutboxStatus::Sent, 0));
+}

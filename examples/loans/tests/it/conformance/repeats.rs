@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
+use loans::Terms;
 use serde_json::json;
 
-use crate::Desk;
+use crate::desk::{Servers, on_both};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn o18_a_repeated_key_has_one_effect_and_ends_with_its_time() {
-    let desk = Desk::open().await;
+on_both!(
+    o18_a_repeated_key_has_one_effect_and_ends_with_its_time,
+    o18_requests_at_once_with_one_key_have_one_effect,
+);
+
+async fn o18_a_repeated_key_has_one_effect_and_ends_with_its_time(servers: Servers) {
+    let desk = servers.desk(Terms::default()).await;
     let body = json!({"customer": "ada", "amountCents": 100_000, "months": 12});
     let key = [("idempotency-key", "wish-1")];
     let first = desk.ask("POST /api/loans", body.clone(), &key).await;
@@ -46,9 +51,8 @@ async fn o18_a_repeated_key_has_one_effect_and_ends_with_its_time() {
     desk.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn o18_requests_at_once_with_one_key_have_one_effect() {
-    let desk = Desk::open().await;
+async fn o18_requests_at_once_with_one_key_have_one_effect(servers: Servers) {
+    let desk = servers.desk(Terms::default()).await;
     let body = json!({"customer": "ada", "amountCents": 100_000, "months": 12});
     let key = [("idempotency-key", "at-once")];
     let ask = || desk.ask("POST /api/loans", body.clone(), &key);

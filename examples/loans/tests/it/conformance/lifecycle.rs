@@ -3,11 +3,18 @@
 use loans::Terms;
 use serde_json::{Value, json};
 
+use crate::desk::{Servers, on_both};
 use crate::{Desk, lines};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn o20_a_small_loan_is_approved_at_once_and_a_large_one_by_somebody() {
-    let desk = Desk::open().await;
+on_both!(
+    o20_a_small_loan_is_approved_at_once_and_a_large_one_by_somebody,
+    o21_a_change_from_the_wrong_status_is_409_and_makes_no_event,
+    o22_database_topic_and_consumer_log_agree,
+    o23_a_payment_that_cannot_be_changes_nothing,
+);
+
+async fn o20_a_small_loan_is_approved_at_once_and_a_large_one_by_somebody(servers: Servers) {
+    let desk = servers.desk(Terms::default()).await;
     let (_, status) = desk.borrow(1_000_000).await;
     assert_eq!(status, "APPROVED");
     let (large, status) = desk.borrow(1_000_001).await;
@@ -21,14 +28,13 @@ async fn o20_a_small_loan_is_approved_at_once_and_a_large_one_by_somebody() {
         manual_approval: false,
         ..Terms::default()
     };
-    let desk = Desk::open_with("", "loan-events", terms).await;
+    let desk = servers.desk(terms).await;
     assert_eq!(desk.borrow(1_000_001).await.1, "APPROVED");
     desk.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn o21_a_change_from_the_wrong_status_is_409_and_makes_no_event() {
-    let desk = Desk::open().await;
+async fn o21_a_change_from_the_wrong_status_is_409_and_makes_no_event(servers: Servers) {
+    let desk = servers.desk(Terms::default()).await;
     let (rejected, _) = desk.borrow(2_000_000).await;
     assert_eq!(desk.change(&rejected, "reject").await.0, 200);
     let (code, problem) = desk.change(&rejected, "approve").await;
@@ -54,13 +60,6 @@ async fn o21_a_change_from_the_wrong_status_is_409_and_makes_no_event() {
     desk.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn o22_database_topic_and_consumer_log_agree_on_sqlite_and_the_embedded_log() {
-    let desk = Desk::open().await;
-    a_loan_is_paid_back(&desk).await;
-    desk.close().await;
-}
-
 const EVENTS: [&str; 5] = [
     "LoanApproved",
     "LoanContracted",
@@ -69,7 +68,8 @@ const EVENTS: [&str; 5] = [
     "LoanPaid",
 ];
 
-async fn a_loan_is_paid_back(desk: &Desk) {
+async fn o22_database_topic_and_consumer_log_agree(servers: Servers) {
+    let desk = servers.desk(Terms::default()).await;
     let (id, _) = desk.borrow(100_000).await;
     assert_eq!(desk.change(&id, "contract").await.0, 200);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -119,11 +119,11 @@ async fn a_loan_is_paid_back(desk: &Desk) {
                 .all(|line| line["trace_id"].as_str().unwrap().len() == 32)
         );
     }
+    desk.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn o23_a_payment_that_cannot_be_changes_nothing() {
-    let desk = Desk::open().await;
+async fn o23_a_payment_that_cannot_be_changes_nothing(servers: Servers) {
+    let desk = servers.desk(Terms::default()).await;
     let (id, _) = desk.borrow(100_000).await;
     desk.change(&id, "contract").await;
     desk.change(&id, "disburse").await;
@@ -177,44 +177,4 @@ async fn the_probes_and_their_aliases_answer() {
         assert_eq!(code, 200, "{path}: {text}");
     }
     desk.close().await;
-}
-
-mod needs_postgres {
-    mod needs_kafka {
-        use tidegate_core::env::Env;
-        use tidegate_store::sql::SqlConnection as _;
-        use tidegate_store::{Store, StoreOptions};
-
-        use super::super::*;
-
-        #[tokio::test(flavor = "multi_thread")]
-        #[ignore = "needs PostgreSQL and Kafka"]
-        async fn o22_database_topic_and_consumer_log_agree_on_postgresql_and_kafka() {
-            let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
-            let servers =
-                std::env::var("KAFKA_BOOTSTRAP").expect("KAFKA_BOOTSTRAP names the broker");
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            let own = format!("loans_{}_{}", now.unwrap().as_nanos(), std::process::id());
-            let store = Store::open(&StoreOptions::new(&url), &Env::system())
-                .await
-                .unwrap();
-            let execute = |sql: String| {
-                let Store::Postgres(server) = &store else {
-                    panic!("it is PostgreSQL");
-                };
-                server.run("test", move |db| db.execute_raw(sqlx::AssertSqlSafe(sql)))
-            };
-            execute(format!("CREATE SCHEMA {own}")).await.unwrap();
-            let topic = own.replace('_', "-");
-            let more = format!(
-                "store: {{url: '{url}?options=-csearch_path%3D{own}'}}\n\
-                 log: {{clusters: {{default: {{bootstrap-servers: ['{servers}']}}}}, \
-                 topics: {{{topic}: {{partitions: 4}}}}}}\n"
-            );
-            let desk = Desk::open_with(&more, &topic, Terms::default()).await;
-            a_loan_is_paid_back(&desk).await;
-            desk.close().await;
-            execute(format!("DROP SCHEMA {own} CASCADE")).await.unwrap();
-        }
-    }
 }

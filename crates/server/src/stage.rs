@@ -1,0 +1,86 @@
+//! The routes of the stages of this process.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+use tidegate_stage::Stage;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes as routed;
+
+use crate::{ApiProblem, ProblemCode, Routes};
+
+/// The stages behind the routes.
+#[derive(Debug, Clone)]
+pub struct StageApi {
+    /// The stages.
+    pub stages: Vec<Stage>,
+}
+
+/// The routes of the stages.
+#[must_use]
+pub fn stage_routes(api: StageApi) -> Routes {
+    let router = OpenApiRouter::new()
+        .routes(routed!(list))
+        .routes(routed!(show))
+        .routes(routed!(pending))
+        .with_state(Arc::new(api));
+    Routes::from(router)
+}
+
+impl StageApi {
+    fn stage(&self, name: &str) -> Result<&Stage, ApiProblem> {
+        let found = self.stages.iter().find(|stage| stage.name() == name);
+        found.ok_or_else(|| {
+            let text = format!("this process has no stage `{name}`");
+            ApiProblem::new(ProblemCode::NotFound, text).with("stage", name)
+        })
+    }
+}
+
+/// The stages with their states and counts.
+#[utoipa::path(get, path = "/tidegate/stages", tag = "stages",
+    responses((status = 200, description = "Every stage of this process.", body = Value)))]
+async fn list(State(api): State<Arc<StageApi>>) -> Json<Value> {
+    let stages: Vec<_> = api.stages.iter().map(Stage::status).collect();
+    Json(json!({ "stages": stages }))
+}
+
+/// One stage with its tasks.
+#[utoipa::path(get, path = "/tidegate/stages/{process}", tag = "stages",
+    params(("process" = String, Path, description = "The process.", example = "loan_enrich")),
+    responses(
+        (status = 200, description = "The stage.", body = Value),
+        (status = 404, description = "There is no such stage.", body = ApiProblem),
+))]
+async fn show(
+    State(api): State<Arc<StageApi>>,
+    Path(process): Path<String>,
+) -> Result<Json<Value>, ApiProblem> {
+    Ok(Json(json!(api.stage(&process)?.status())))
+}
+
+/// The records that wait in the tasks that run here, the soonest first.
+#[utoipa::path(get, path = "/tidegate/stages/{process}/pending", tag = "stages",
+    params(("process" = String, Path, description = "The process.", example = "auth_match")),
+    responses(
+        (status = 200, description = "The first 1,000 of them, and how many there are.", body = Value),
+        (status = 404, description = "There is no such stage.", body = ApiProblem),
+))]
+async fn pending(
+    State(api): State<Arc<StageApi>>,
+    Path(process): Path<String>,
+) -> Result<Json<Value>, ApiProblem> {
+    let pending = api.stage(&process)?.pending().await;
+    let time = |ms: i64| tidegate_core::iso_time(u64::try_from(ms).unwrap_or(0));
+    let shown = pending.iter().take(1_000).map(|record| {
+        json!({
+            "id": record.id, "step": record.step, "key": record.key, "since": time(record.since_ms),
+            "due": time(record.due_ms),
+        })
+    });
+    Ok(Json(
+        json!({ "count": pending.len(), "pending": shown.collect::<Vec<Value>>() }),
+    ))
+}

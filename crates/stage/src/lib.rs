@@ -1,0 +1,34 @@
+#![doc = include_str!("../README.md")]
+
+mod base;
+mod books;
+pub mod chain;
+pub mod changelog;
+mod component;
+#[cfg(feature = "config")]
+mod from_config;
+mod lifecycle;
+mod machine;
+pub mod operators;
+mod options;
+mod planted_bugs;
+pub mod recovery;
+mod shard;
+mod stage;
+pub mod state;
+mod task;
+pub mod task_state;
+mod telemetry;
+mod timers;
+
+pub use books::StageBooks;
+pub use component::StageComponent;
+pub use lifecycle::{InitStep, StageEvent, StageState};
+pub use machine::{
+    Effect, Machine, MachineCounts, MachineInput, MachineOptions, NewOperators, SinkTopic,
+    TaskStatus,
+};
+pub use options::{RestartOptions, StageOptions, StreamOptions};
+#[cfg(feature = "planted-bugs")]
+pub use planted_bugs::{PlantedBug, plant};
+pub use stage::{Stage, StageFailure, StageStatus};

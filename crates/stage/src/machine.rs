@@ -1,0 +1,721 @@
+//! The decisions of a shard: a pure machine from inputs and time to effects.
+//!
+//! It owns the tasks of the shard. Records go through the operators of their task into its open epoch. The epochs of
+//! all tasks are closed together and become one commit. Meanwhile the next epoch runs on top of it. A commit that was
+//! not done takes both back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::{Classify, Code, Failure, FailureClass, Offset, Topic};
+use tidegate_log::{
+    Append, Assignment, Batch, Commit, Fence, LogError, RecordPosition, SessionEvent,
+    TopicPartition,
+};
+
+use crate::chain::{OutputPartition, TaskOperators};
+use crate::recovery::RecoveredTask;
+use crate::task::{QueuedRecord, Task, TaskInput};
+
+/// The first wait after a commit that was not done; doubled up to [`LONGEST_WAIT_MS`].
+const FIRST_WAIT_MS: i64 = 50;
+const LONGEST_WAIT_MS: i64 = 5_000;
+/// A task that is idle commits its offsets again after this time, so that a broker does not forget them.
+const IDLE_COMMIT_MS: i64 = 60 * 60 * 1_000;
+/// Records that wait in the tasks of a shard before no more are taken.
+const MAX_QUEUED: usize = 20_000;
+
+/// The topic behind a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkTopic {
+    /// Its name.
+    pub topic: Topic,
+    /// Its partitions.
+    pub partitions: u32,
+}
+
+/// The settings of a machine.
+#[derive(Debug, Clone)]
+pub struct MachineOptions {
+    /// The name of the log, from which records without an id get theirs.
+    pub cluster: String,
+    /// The topics of the inputs, in the order of [`TaskOperators::inputs`].
+    pub inputs: Vec<Topic>,
+    /// Partitions of each input.
+    pub partitions: u32,
+    /// Where the streams are written to.
+    pub sinks: BTreeMap<String, SinkTopic>,
+    /// The changelog.
+    pub changelog: Topic,
+    /// Records that close an epoch.
+    pub epoch_records: u64,
+    /// The time that closes an epoch.
+    pub epoch_interval: Duration,
+    /// Bytes that close an epoch.
+    pub epoch_bytes: usize,
+    /// Whether the stage ends once its inputs are read up to where they ended at the start.
+    pub is_batch: bool,
+    /// The value of the header that names the group of a dead letter.
+    pub group: String,
+}
+
+/// What happens to a machine.
+#[derive(Debug)]
+pub enum MachineInput {
+    /// An event of the session.
+    Session(SessionEvent),
+    /// The state of a task was read, or cannot be.
+    Recovered {
+        /// The partition.
+        partition: i32,
+        /// The assignment for which it was read.
+        fence: Fence,
+        /// The state.
+        recovered: Result<RecoveredTask, Failure>,
+    },
+    /// The commit on its way was done. The places of its records are not always known.
+    Committed(Option<Vec<RecordPosition>>),
+    /// The commit on its way was not done.
+    NotCommitted(LogError),
+    /// Time passed.
+    Tick,
+    /// It shall finish what it has, and end.
+    Drain,
+}
+
+/// What is to be done for a machine.
+#[derive(Debug)]
+pub enum Effect {
+    /// Read the state of a task.
+    Recover {
+        /// The partition.
+        partition: i32,
+        /// The assignments of its inputs, in their order.
+        inputs: Vec<Assignment>,
+    },
+    /// Commit.
+    Commit(Commit),
+    /// Read on from here.
+    Seek(TopicPartition, Fence, Offset),
+    /// Let partitions go.
+    Release(Vec<TopicPartition>),
+    /// Remove what lies before.
+    Cut(TopicPartition, Offset),
+    /// The stage cannot go on.
+    Fail(Failure),
+    /// Everything is finished.
+    Drained,
+}
+
+/// Makes the operators of a task.
+pub type NewOperators = Arc<dyn Fn() -> Result<Box<dyn TaskOperators>, Failure> + Send + Sync>;
+
+/// A commit on its way.
+#[derive(Debug, Default)]
+struct InFlight {
+    /// The tasks, with where the first piece of a base is among the records.
+    tasks: Vec<(i32, Option<usize>)>,
+    metrics: Vec<(usize, String)>,
+}
+
+/// Counts of a machine since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MachineCounts {
+    /// Records of committed epochs.
+    pub records_in: u64,
+    /// Outputs of committed epochs.
+    pub records_out: u64,
+    /// Committed epochs.
+    pub epochs: u64,
+    /// Epochs that were taken back.
+    pub aborted: u64,
+    /// Dead letters of committed epochs.
+    pub dead_letters: u64,
+}
+
+/// The pure machine of a shard.
+pub struct Machine {
+    options: MachineOptions,
+    new_operators: NewOperators,
+    /// Assignments by partition and input, of tasks that do not run yet, too.
+    assigned: BTreeMap<i32, Vec<Option<Assignment>>>,
+    /// Partitions that are to be let go.
+    revoking: BTreeSet<TopicPartition>,
+    tasks: BTreeMap<i32, Task>,
+    in_flight: Option<InFlight>,
+    in_flight_counts: MachineCounts,
+    /// When the open epoch began.
+    opened_ms: Option<i64>,
+    open_bytes: usize,
+    wait_until_ms: i64,
+    failures: u32,
+    is_draining: bool,
+    is_ended: bool,
+    round_robin: u32,
+    counts: MachineCounts,
+    metrics: Vec<(usize, String)>,
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine")
+            .field("tasks", &self.tasks.keys())
+            .field("is_draining", &self.is_draining)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Machine {
+    /// A machine without tasks.
+    #[must_use]
+    pub fn new(options: MachineOptions, new_operators: NewOperators) -> Self {
+        Self {
+            options,
+            new_operators,
+            assigned: BTreeMap::new(),
+            revoking: BTreeSet::new(),
+            tasks: BTreeMap::new(),
+            in_flight: None,
+            in_flight_counts: MachineCounts::default(),
+            opened_ms: None,
+            open_bytes: 0,
+            wait_until_ms: 0,
+            failures: 0,
+            is_draining: false,
+            is_ended: false,
+            round_robin: 0,
+            counts: MachineCounts::default(),
+            metrics: Vec::new(),
+        }
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub fn counts(&self) -> MachineCounts {
+        self.counts
+    }
+
+    /// The values that metrics of the plan saw in committed epochs, told once.
+    pub fn take_metrics(&mut self) -> Vec<(usize, String)> {
+        std::mem::take(&mut self.metrics)
+    }
+
+    /// The tasks that run, with their last committed epoch, entries and bytes.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskStatus> {
+        self.tasks.values().map(|task| {
+            let (entries, bytes) = task.state.backend().size();
+            TaskStatus {
+                partition: task.partition,
+                epoch: task.committed_epoch(),
+                entries,
+                bytes,
+                queued: task.queue.len() as u64,
+            }
+        })
+    }
+
+    /// Whether it takes more records now.
+    #[must_use]
+    pub fn is_hungry(&self) -> bool {
+        let queued: usize = self.tasks.values().map(|task| task.queue.len()).sum();
+        queued < MAX_QUEUED && !self.is_ended
+    }
+
+    /// When it has something to do though nothing happens.
+    #[must_use]
+    pub fn wakes_at(&self, now_ms: i64) -> Option<i64> {
+        if self.is_ended {
+            return None;
+        }
+        let waits = self.tasks.values().any(|task| !task.queue.is_empty());
+        let mut at = None::<i64>;
+        let mut soonest = |due: i64| at = Some(at.map_or(due, |at| at.min(due)));
+        if self.wait_until_ms > now_ms {
+            soonest(self.wait_until_ms);
+            return at;
+        }
+        if let (Some(opened), None) = (self.opened_ms, &self.in_flight) {
+            soonest(opened.saturating_add(self.interval_ms()));
+        }
+        if self.is_full(now_ms) && self.in_flight.is_some() {
+            // Nothing can be done before the commit on its way is answered.
+            return at;
+        }
+        if waits && self.in_flight.is_none() {
+            soonest(now_ms);
+        }
+        for task in self.tasks.values() {
+            if let Some(due) = task.chain.next_due(&task.state) {
+                soonest(due.max(now_ms.saturating_add(1)));
+            }
+            soonest(task.last_commit_ms.saturating_add(IDLE_COMMIT_MS));
+        }
+        at
+    }
+
+    fn interval_ms(&self) -> i64 {
+        i64::try_from(self.options.epoch_interval.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Takes what happened, works, and says what is to be done.
+    pub fn step(&mut self, input: MachineInput, now_ms: i64) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if self.is_ended {
+            return effects;
+        }
+        match input {
+            MachineInput::Session(event) => self.session(event, &mut effects),
+            MachineInput::Recovered {
+                partition,
+                fence,
+                recovered,
+            } => self.recovered(partition, fence, recovered, now_ms, &mut effects),
+            MachineInput::Committed(positions) => {
+                self.committed(positions.as_deref(), &mut effects)
+            }
+            MachineInput::NotCommitted(error) => self.not_committed(&error, now_ms, &mut effects),
+            MachineInput::Tick => {}
+            MachineInput::Drain => self.is_draining = true,
+        }
+        if !self.is_ended
+            && let Err(failure) = self.work(now_ms, &mut effects)
+        {
+            self.fail(failure, &mut effects);
+        }
+        effects
+    }
+
+    fn fail(&mut self, failure: Failure, effects: &mut Vec<Effect>) {
+        self.is_ended = true;
+        effects.push(Effect::Fail(failure));
+    }
+
+    fn session(&mut self, event: SessionEvent, effects: &mut Vec<Effect>) {
+        match event {
+            SessionEvent::Assigned(assignments) => {
+                for assignment in assignments {
+                    self.assign(assignment, effects);
+                }
+            }
+            SessionEvent::Revoking(partitions) => {
+                for at in partitions {
+                    self.revoking.insert(at);
+                }
+            }
+            SessionEvent::Lost(partitions) => {
+                for at in partitions {
+                    self.forget(&at);
+                    self.revoking.remove(&at);
+                }
+            }
+            SessionEvent::Records { fence, batch } => self.records(fence, batch),
+        }
+    }
+
+    fn input_of(&self, at: &TopicPartition) -> Option<usize> {
+        self.options
+            .inputs
+            .iter()
+            .position(|topic| *topic == at.topic)
+    }
+
+    fn assign(&mut self, assignment: Assignment, effects: &mut Vec<Effect>) {
+        let Some(input) = self.input_of(&assignment.at) else {
+            return;
+        };
+        let partition = assignment.at.partition.0;
+        self.revoking.remove(&assignment.at);
+        self.tasks.remove(&partition);
+        let inputs = self.options.inputs.len();
+        let slots = self
+            .assigned
+            .entry(partition)
+            .or_insert_with(|| vec![None; inputs]);
+        slots[input] = Some(assignment);
+        let all: Option<Vec<Assignment>> = slots.iter().cloned().collect();
+        if let Some(inputs) = all {
+            effects.push(Effect::Recover { partition, inputs });
+        }
+    }
+
+    /// A partition is not ours any more: the task without it stops.
+    fn forget(&mut self, at: &TopicPartition) {
+        let Some(input) = self.input_of(at) else {
+            return;
+        };
+        let partition = at.partition.0;
+        if let Some(slots) = self.assigned.get_mut(&partition) {
+            slots[input] = None;
+            if slots.iter().all(Option::is_none) {
+                self.assigned.remove(&partition);
+            }
+        }
+        self.tasks.remove(&partition);
+    }
+
+    fn records(&mut self, fence: Fence, batch: Batch) {
+        let Some(input) = self.input_of(&batch.at) else {
+            return;
+        };
+        let Some(task) = self.tasks.get_mut(&batch.at.partition.0) else {
+            // The task reads them again once its state is there.
+            return;
+        };
+        if task.inputs[input].fence != fence || self.revoking.contains(&batch.at) {
+            return;
+        }
+        let last = batch.records.len().saturating_sub(1);
+        let next = batch.next.0;
+        for (number, stored) in batch.records.into_iter().enumerate() {
+            let next = match number == last {
+                true => next,
+                false => stored.offset.0 + 1,
+            };
+            task.queue.push_back(QueuedRecord {
+                input,
+                stored,
+                next,
+            });
+        }
+    }
+
+    fn recovered(
+        &mut self,
+        partition: i32,
+        fence: Fence,
+        recovered: Result<RecoveredTask, Failure>,
+        now_ms: i64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(slots) = self.assigned.get(&partition) else {
+            return;
+        };
+        let all: Option<Vec<Assignment>> = slots.iter().cloned().collect();
+        let Some(assignments) = all else { return };
+        if assignments.first().is_none_or(|first| first.fence != fence) {
+            return;
+        }
+        let recovered = match recovered {
+            Ok(recovered) => recovered,
+            Err(failure) => return self.fail(failure, effects),
+        };
+        let mut inputs = Vec::new();
+        for assignment in assignments {
+            let position = match &assignment.committed {
+                Some(committed) => committed.next,
+                None => assignment.position,
+            };
+            let Assignment { at, fence, .. } = assignment;
+            // Records that came while the state was read were not kept.
+            effects.push(Effect::Seek(at.clone(), fence, position));
+            inputs.push(TaskInput::new(at, fence, position.0));
+        }
+        let chain = match (self.new_operators)() {
+            Ok(chain) => chain,
+            Err(failure) => return self.fail(failure, effects),
+        };
+        let task = Task::new(partition, inputs, chain, recovered, now_ms);
+        self.tasks.insert(partition, task);
+    }
+
+    fn committed(&mut self, positions: Option<&[RecordPosition]>, effects: &mut Vec<Effect>) {
+        let Some(in_flight) = self.in_flight.take() else {
+            return;
+        };
+        self.failures = 0;
+        for (partition, first_piece) in in_flight.tasks {
+            let Some(task) = self.tasks.get_mut(&partition) else {
+                continue;
+            };
+            let position = |index: usize| Some(positions?.get(index)?.offset.0);
+            task.committed(first_piece.is_some(), first_piece.and_then(position));
+            if let Some(cut) = task.cut() {
+                let at = TopicPartition::new(self.options.changelog.clone(), partition);
+                effects.push(Effect::Cut(at, Offset(cut)));
+            }
+        }
+        self.metrics.extend(in_flight.metrics);
+        let done = std::mem::take(&mut self.in_flight_counts);
+        self.counts.epochs += 1;
+        self.counts.records_in += done.records_in;
+        self.counts.records_out += done.records_out;
+        self.counts.dead_letters += done.dead_letters;
+    }
+
+    fn not_committed(&mut self, error: &LogError, now_ms: i64, effects: &mut Vec<Effect>) {
+        let is_taken_back = matches!(
+            error,
+            LogError::Fenced { .. }
+                | LogError::PrecedingCommitFailed { .. }
+                | LogError::OutcomeUnknown { .. }
+                | LogError::Full { .. }
+                | LogError::Overloaded { .. }
+        );
+        self.in_flight = None;
+        if !is_taken_back && error.class() != FailureClass::Transient {
+            let code = Code::from_static("stage.commit");
+            let message = format!("an epoch cannot be committed: {error}");
+            return self.fail(Failure::new(FailureClass::System, code, message), effects);
+        }
+        self.failures = self.failures.saturating_add(1);
+        let wait = FIRST_WAIT_MS << self.failures.min(10).saturating_sub(1);
+        self.wait_until_ms = now_ms.saturating_add(wait.min(LONGEST_WAIT_MS));
+        self.take_back(now_ms, effects);
+    }
+
+    /// Drops everything that is not committed, and reads it again.
+    fn take_back(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
+        self.counts.aborted += 1;
+        self.in_flight_counts = MachineCounts::default();
+        self.opened_ms = None;
+        self.open_bytes = 0;
+        for task in self.tasks.values_mut() {
+            task.abort(now_ms);
+            for input in &task.inputs {
+                let to = Offset(input.committed);
+                effects.push(Effect::Seek(input.at.clone(), input.fence, to));
+            }
+        }
+    }
+
+    /// Whether the open epoch has to be closed.
+    fn is_full(&self, now_ms: i64) -> bool {
+        let records: u64 = self.tasks.values().map(|task| task.records).sum();
+        let is_old = |opened: i64| now_ms >= opened.saturating_add(self.interval_ms());
+        records >= self.options.epoch_records
+            || self.open_bytes >= self.options.epoch_bytes
+            || self.opened_ms.is_some_and(is_old)
+    }
+
+    /// Handles what waits, closes the epoch if it is time, and lets go what is to be let go.
+    fn work(&mut self, now_ms: i64, effects: &mut Vec<Effect>) -> Result<(), Failure> {
+        if now_ms < self.wait_until_ms {
+            self.release(effects);
+            return Ok(());
+        }
+        loop {
+            let is_done = self.fill(now_ms)?;
+            let wants = self.is_full(now_ms)
+                || self.is_draining
+                || !self.revoking.is_empty()
+                || self.tasks.values().any(|task| {
+                    task.is_finished || now_ms.saturating_sub(task.last_commit_ms) >= IDLE_COMMIT_MS
+                });
+            if wants && self.in_flight.is_none() {
+                self.close(now_ms, effects);
+            }
+            // With the epoch on its way there is room for the next one.
+            if is_done || self.is_full(now_ms) {
+                break;
+            }
+        }
+        self.release(effects);
+        let is_idle = self.in_flight.is_none()
+            && self
+                .tasks
+                .values()
+                .all(|task| !task.is_open() && task.queue.is_empty());
+        let is_read = self.options.is_batch
+            && !self.tasks.is_empty()
+            && self.tasks.values().all(|task| task.is_finished);
+        if is_idle && (self.is_draining || is_read) {
+            self.is_ended = true;
+            effects.push(Effect::Drained);
+        }
+        Ok(())
+    }
+
+    /// Handles records and timers until the epoch is full or nothing waits. Says whether nothing waits.
+    fn fill(&mut self, now_ms: i64) -> Result<bool, Failure> {
+        let partitions: Vec<i32> = self.tasks.keys().copied().collect();
+        let mut is_done = true;
+        for partition in partitions {
+            if self.is_revoking(partition) {
+                continue;
+            }
+            loop {
+                if self.is_full(now_ms) {
+                    return Ok(false);
+                }
+                let epoch_start = self.opened_ms.unwrap_or(now_ms);
+                let Some(task) = self.tasks.get_mut(&partition) else {
+                    break;
+                };
+                let (bytes, outputs) = (task.open_bytes(), task.out.outputs.len());
+                task.fire(now_ms, epoch_start)?;
+                let mut goes_on = task.has_due;
+                if !goes_on {
+                    goes_on = task.handle(now_ms, epoch_start, &self.options.cluster)?;
+                }
+                if !goes_on && self.options.is_batch {
+                    task.finish(now_ms, epoch_start)?;
+                }
+                let written = task.out.outputs.iter().skip(outputs);
+                let written: usize = written
+                    .map(|output| {
+                        let value = output.value.as_ref().map_or(0, bytes::Bytes::len);
+                        let key = output.key.as_ref().map_or(0, bytes::Bytes::len);
+                        value + key + output.headers.as_bytes().len() + 96
+                    })
+                    .sum();
+                self.open_bytes += written + task.open_bytes().saturating_sub(bytes);
+                if task.is_open() && self.opened_ms.is_none() {
+                    self.opened_ms = Some(now_ms);
+                }
+                is_done &= !goes_on;
+                if !goes_on {
+                    break;
+                }
+            }
+        }
+        Ok(is_done)
+    }
+
+    fn is_revoking(&self, partition: i32) -> bool {
+        self.revoking.iter().any(|at| at.partition.0 == partition)
+    }
+
+    /// Closes the open epoch of every task and sends it on its way.
+    fn close(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
+        let mut commit = Commit::default();
+        let mut in_flight = InFlight::default();
+        let partitions: Vec<i32> = self.tasks.keys().copied().collect();
+        for partition in partitions {
+            let Some(task) = self.tasks.get_mut(&partition) else {
+                continue;
+            };
+            let is_idle = now_ms.saturating_sub(task.last_commit_ms) >= IDLE_COMMIT_MS;
+            if !task.is_open() && !is_idle {
+                continue;
+            }
+            self.in_flight_counts.records_in += task.records;
+            let outputs = std::mem::take(&mut task.out.outputs);
+            in_flight.metrics.append(&mut task.out.metrics);
+            let letters = outputs
+                .iter()
+                .filter(|output| output.dead_letter_of.is_some());
+            self.in_flight_counts.dead_letters += letters.count() as u64;
+            let appends = match appends(&self.options, &mut self.round_robin, outputs) {
+                Ok(appends) => appends,
+                Err(failure) => return self.fail(failure, effects),
+            };
+            self.in_flight_counts.records_out += appends.len() as u64;
+            let Some(task) = self.tasks.get_mut(&partition) else {
+                continue;
+            };
+            let changelog = &self.options.changelog;
+            let sealed = task.seal(changelog, self.options.partitions, appends, now_ms);
+            let before = commit.appends.len();
+            in_flight
+                .tasks
+                .push((partition, sealed.first_piece.map(|index| before + index)));
+            commit.appends.extend(sealed.appends);
+            commit.offsets.extend(sealed.offsets);
+        }
+        self.opened_ms = None;
+        self.open_bytes = 0;
+        if !in_flight.tasks.is_empty() {
+            self.in_flight = Some(in_flight);
+            effects.push(Effect::Commit(commit));
+        }
+    }
+
+    /// Lets partitions go whose tasks have nothing open and nothing on its way.
+    fn release(&mut self, effects: &mut Vec<Effect>) {
+        if self.revoking.is_empty() {
+            return;
+        }
+        let revoking: Vec<TopicPartition> = self.revoking.iter().cloned().collect();
+        let mut released = Vec::new();
+        for at in revoking {
+            let partition = at.partition.0;
+            let is_open = self.tasks.get(&partition).is_some_and(Task::is_open);
+            let sent = self.in_flight.as_ref();
+            let is_sent =
+                sent.is_some_and(|sent| sent.tasks.iter().any(|(one, _)| *one == partition));
+            if !is_open && !is_sent {
+                self.revoking.remove(&at);
+                released.push(at);
+            }
+        }
+        for at in &released {
+            self.forget(at);
+        }
+        if !released.is_empty() {
+            effects.push(Effect::Release(released));
+        }
+    }
+
+    /// A task, to be looked at.
+    pub(crate) fn task(&self, partition: i32) -> Option<&Task> {
+        self.tasks.get(&partition)
+    }
+
+    /// The partitions of the tasks that run.
+    pub(crate) fn partitions(&self) -> Vec<i32> {
+        self.tasks.keys().copied().collect()
+    }
+}
+
+/// A task that runs.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TaskStatus {
+    /// Its partition.
+    pub partition: i32,
+    /// Its last committed epoch.
+    pub epoch: u64,
+    /// Entries of its state.
+    pub entries: u64,
+    /// About how many bytes they take.
+    pub bytes: u64,
+    /// Records that wait in it.
+    pub queued: u64,
+}
+
+/// The outputs as appends to their topics.
+fn appends(
+    options: &MachineOptions,
+    round_robin: &mut u32,
+    outputs: Vec<crate::chain::StageOutput>,
+) -> Result<Vec<Append>, Failure> {
+    let mut appends = Vec::with_capacity(outputs.len());
+    for output in outputs {
+        let Some(sink) = options.sinks.get(&*output.stream) else {
+            let code = Code::from_static("stage.stream.unknown");
+            let message = format!("the stream `{}` has no topic", output.stream);
+            return Err(Failure::new(FailureClass::System, code, message));
+        };
+        let mut record = tidegate_log::Record {
+            key: output.key,
+            value: output.value,
+            headers: output.headers,
+            timestamp_ms: output.timestamp_ms,
+        };
+        if let Some(input) = output.dead_letter_of {
+            let name = tidegate_core::dead_letter::name::GROUP;
+            record = record.header(name, &options.group);
+            let topic = options.inputs.get(input).map_or("", Topic::as_str);
+            record = record.header(tidegate_core::dead_letter::name::INPUT, topic);
+        }
+        let record = record.event_id(output.id);
+        let append = Append::new(sink.topic.clone(), record);
+        let partitions = i32::try_from(sink.partitions).unwrap_or(1).max(1);
+        match output.to {
+            OutputPartition::ByKey => appends.push(append),
+            OutputPartition::RoundRobin => {
+                *round_robin = round_robin.wrapping_add(1);
+                let partition = *round_robin % sink.partitions.max(1);
+                let partition = i32::try_from(partition).unwrap_or(0);
+                appends.push(append.partition(partition));
+            }
+            OutputPartition::Broadcast => {
+                let to = (0..partitions).map(|partition| append.clone().partition(partition));
+                appends.extend(to);
+            }
+        }
+    }
+    Ok(appends)
+}

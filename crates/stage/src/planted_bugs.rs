@@ -1,0 +1,43 @@
+//! Bugs that tests plant on purpose, to see that the simulation catches them.
+//!
+//! Without the feature `planted-bugs` none can be planted.
+
+/// A bug that would lose or double records.
+#[cfg_attr(
+    not(feature = "planted-bugs"),
+    expect(unreachable_pub, reason = "only tests name it, by the feature")
+)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// An epoch that is taken back leaves its state behind.
+    StateAheadOfEpoch,
+    /// Offsets are committed before the outputs are.
+    OffsetsBeforeOutputs,
+    /// A frame of the changelog is left out.
+    SkippedFrame,
+    /// The changelog is cut at a base that no commit names yet.
+    BaseCutTooEarly,
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<PlantedBug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether this bug is planted on this thread.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether this bug is planted: never.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn is(_: PlantedBug) -> bool {
+    false
+}
+
+/// Plants a bug on this thread from now on, or none any more.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<PlantedBug>) {
+    PLANTED.set(bug);
+}

@@ -1,0 +1,385 @@
+//! One task: partition p of every input, with its operators, its state and its open epoch.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tidegate_core::books::{Place, Posting, postings};
+use tidegate_core::{EventId, Failure, Offset, Topic};
+use tidegate_log::{Append, Fence, OffsetCommit, Record, StoredRecord, TopicPartition};
+
+use crate::base::BaseRoll;
+use crate::chain::{ChainOutput, InputRecord, StageMove, TaskOperators, TaskTime};
+use crate::changelog::{
+    DeltaFrame, EpochMark, Frame, InputOffset, MAX_FRAME_BYTES, chain_checksum, entry_bytes,
+};
+use crate::planted_bugs::{PlantedBug, is};
+use crate::recovery::RecoveredTask;
+use crate::state::LayeredState;
+use crate::state::backend::EntryKey;
+
+/// Timers that fire at once.
+const MAX_FIRED: usize = 1_000;
+
+/// An input of a task.
+#[derive(Debug)]
+pub(crate) struct TaskInput {
+    pub(crate) at: TopicPartition,
+    pub(crate) fence: Fence,
+    /// The next record to handle.
+    pub(crate) position: i64,
+    /// Where to go on after an epoch was taken back.
+    pub(crate) committed: i64,
+    /// The positions of epochs that are on their way.
+    sealed: VecDeque<i64>,
+}
+
+impl TaskInput {
+    pub(crate) fn new(at: TopicPartition, fence: Fence, position: i64) -> Self {
+        Self {
+            at,
+            fence,
+            position,
+            committed: position,
+            sealed: VecDeque::new(),
+        }
+    }
+}
+
+/// A record that waits in a task.
+#[derive(Debug)]
+pub(crate) struct QueuedRecord {
+    pub(crate) input: usize,
+    pub(crate) stored: StoredRecord,
+    /// The position behind it.
+    pub(crate) next: i64,
+}
+
+/// A task that owns partition p of every input and knows its state.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) partition: i32,
+    pub(crate) inputs: Vec<TaskInput>,
+    pub(crate) chain: Box<dyn TaskOperators>,
+    pub(crate) state: LayeredState,
+    /// The last epoch that is committed or on its way.
+    pub(crate) epoch: u64,
+    committed_epoch: u64,
+    pub(crate) queue: VecDeque<QueuedRecord>,
+    pub(crate) out: ChainOutput,
+    /// Records of the open epoch.
+    pub(crate) records: u64,
+    is_fired: bool,
+    pub(crate) clock_ms: i64,
+    roll: BaseRoll,
+    committed_roll: BaseRoll,
+    sealed_rolls: VecDeque<BaseRoll>,
+    pub(crate) last_commit_ms: i64,
+    /// The ends of the inputs at the start, in `mode batch`.
+    pub(crate) ends: Vec<i64>,
+    pub(crate) is_finished: bool,
+    /// More timers are due.
+    pub(crate) has_due: bool,
+    /// The changelog can be cut here.
+    cut_at: Option<i64>,
+}
+
+/// The words of an epoch that is closed.
+#[derive(Debug, Default)]
+pub(crate) struct SealedEpoch {
+    pub(crate) appends: Vec<Append>,
+    pub(crate) offsets: Vec<OffsetCommit>,
+    /// Which of the appends is the first piece of a base.
+    pub(crate) first_piece: Option<usize>,
+}
+
+impl Task {
+    pub(crate) fn new(
+        partition: i32,
+        inputs: Vec<TaskInput>,
+        chain: Box<dyn TaskOperators>,
+        recovered: RecoveredTask,
+        now_ms: i64,
+    ) -> Self {
+        let roll = BaseRoll::new(recovered.base, recovered.replayed_bytes);
+        let mut task = Self {
+            partition,
+            inputs,
+            chain,
+            state: LayeredState::new(recovered.backend),
+            epoch: recovered.epoch,
+            committed_epoch: recovered.epoch,
+            queue: VecDeque::new(),
+            out: ChainOutput::default(),
+            records: 0,
+            is_fired: false,
+            clock_ms: recovered.clock_ms,
+            committed_roll: roll.clone(),
+            roll,
+            sealed_rolls: VecDeque::new(),
+            last_commit_ms: now_ms,
+            ends: recovered.ends,
+            is_finished: false,
+            has_due: false,
+            cut_at: None,
+        };
+        let time = task.time(now_ms, now_ms);
+        task.chain.reload(&task.state, time);
+        task
+    }
+
+    fn time(&mut self, now_ms: i64, epoch_start_ms: i64) -> TaskTime {
+        self.clock_ms = self.clock_ms.max(now_ms);
+        TaskTime {
+            now_ms: self.clock_ms,
+            epoch_start_ms: epoch_start_ms.max(0),
+        }
+    }
+
+    /// Whether the open epoch holds anything.
+    pub(crate) fn is_open(&self) -> bool {
+        self.records > 0 || self.is_fired || !self.out.is_empty() || !self.state.open().is_empty()
+    }
+
+    /// About how many bytes the open epoch will commit.
+    pub(crate) fn open_bytes(&self) -> usize {
+        self.state.open().bytes()
+    }
+
+    /// Fires timers that are due.
+    pub(crate) fn fire(&mut self, now_ms: i64, epoch_start_ms: i64) -> Result<(), Failure> {
+        let time = self.time(now_ms, epoch_start_ms);
+        let before = self.out.outputs.len() + self.out.moves.len();
+        let limit = MAX_FIRED;
+        self.has_due = self
+            .chain
+            .fire(&mut self.state, time, limit, &mut self.out)?;
+        self.is_fired |= self.out.outputs.len() + self.out.moves.len() > before;
+        Ok(())
+    }
+
+    /// Handles the next record, if there is one.
+    pub(crate) fn handle(
+        &mut self,
+        now_ms: i64,
+        epoch_start_ms: i64,
+        cluster: &str,
+    ) -> Result<bool, Failure> {
+        let Some(queued) = self.queue.pop_front() else {
+            return Ok(false);
+        };
+        let time = self.time(now_ms, epoch_start_ms);
+        let input = &mut self.inputs[queued.input];
+        let record = InputRecord {
+            input: queued.input,
+            topic: input.at.topic.as_str(),
+            partition: self.partition,
+            id: queued.stored.event_id(cluster, &input.at),
+            record: &queued.stored,
+        };
+        let done = self
+            .chain
+            .record(&mut self.state, time, record, &mut self.out);
+        done.map_err(|failure| {
+            let Failure { class, code, .. } = &failure;
+            let at = format!("{}, offset {}", input.at, queued.stored.offset);
+            let epoch = self.epoch + 1;
+            let message = format!("record at {at}, in epoch {epoch}: {failure}");
+            Failure::new(*class, code.clone(), message)
+        })?;
+        input.position = queued.next;
+        self.records += 1;
+        Ok(true)
+    }
+
+    /// The end of all inputs, once they are read up to where they ended at the start.
+    pub(crate) fn finish(&mut self, now_ms: i64, epoch_start_ms: i64) -> Result<(), Failure> {
+        let is_read = |(input, end): (&TaskInput, &i64)| input.position >= *end;
+        if self.is_finished || !self.inputs.iter().zip(&self.ends).all(is_read) {
+            return Ok(());
+        }
+        let time = self.time(now_ms, epoch_start_ms);
+        self.chain.finish(&mut self.state, time, &mut self.out)?;
+        self.is_finished = true;
+        Ok(())
+    }
+
+    /// Closes the open epoch: outputs, frames, offsets with their text, and postings.
+    pub(crate) fn seal(
+        &mut self,
+        changelog: &Topic,
+        partitions: u32,
+        outputs: Vec<Append>,
+        now_ms: i64,
+    ) -> SealedEpoch {
+        self.epoch += 1;
+        let epoch = self.epoch;
+        let mut roll = self.roll.clone();
+        let delta_bytes = self.state.open().bytes();
+        let pieces = roll.pieces(&self.state, epoch, delta_bytes);
+        let deltas = self.deltas(partitions);
+        let mut crc = 0;
+        for frame in &deltas {
+            crc = chain_checksum(crc, frame);
+        }
+        let written = pieces.iter().chain(&deltas).map(Vec::len).sum::<usize>();
+        roll.written(written as u64);
+        let mark = EpochMark {
+            epoch,
+            base: roll.base(),
+            crc,
+        };
+        let mut sealed = SealedEpoch {
+            appends: outputs,
+            ..SealedEpoch::default()
+        };
+        sealed.first_piece = (!pieces.is_empty()).then_some(sealed.appends.len());
+        let skips = is(PlantedBug::SkippedFrame) && epoch.is_multiple_of(3);
+        let frames = pieces.into_iter().chain(deltas);
+        for frame in frames.filter(|_| !skips) {
+            let record = Record::new(frame);
+            sealed
+                .appends
+                .push(Append::new(changelog.clone(), record).partition(self.partition));
+        }
+        let moves = std::mem::take(&mut self.out.moves);
+        let mut by_input = by_input(&moves, self.inputs.len());
+        let metadata = mark.to_string();
+        for (index, input) in self.inputs.iter_mut().enumerate() {
+            sealed.offsets.push(OffsetCommit {
+                at: input.at.clone(),
+                fence: input.fence,
+                next: Offset(input.position),
+                metadata: metadata.clone(),
+                postings: std::mem::take(&mut by_input[index]),
+            });
+            input.sealed.push_back(input.position);
+        }
+        self.state.seal(epoch);
+        self.sealed_rolls.push_back(roll.clone());
+        self.roll = roll;
+        self.out = ChainOutput::default();
+        self.records = 0;
+        self.is_fired = false;
+        self.last_commit_ms = now_ms;
+        sealed
+    }
+
+    /// The frames of the open epoch.
+    fn deltas(&self, partitions: u32) -> Vec<Vec<u8>> {
+        let inputs = self.inputs.iter().map(|input| InputOffset {
+            topic: input.at.topic.to_string(),
+            next: input.position,
+        });
+        let empty = DeltaFrame {
+            epoch: self.epoch,
+            part: 0,
+            is_last: true,
+            clock_ms: self.clock_ms,
+            partitions,
+            inputs: inputs.collect(),
+            changes: Vec::new(),
+        };
+        let mut frames = vec![empty.clone()];
+        let mut size = 0;
+        for (key, value) in self.state.open().changes() {
+            let entry = entry_bytes(key, value);
+            if size + entry > MAX_FRAME_BYTES - 4_096 && size > 0 {
+                let part = u16::try_from(frames.len()).unwrap_or(u16::MAX);
+                frames.push(DeltaFrame {
+                    part,
+                    ..empty.clone()
+                });
+                size = 0;
+            }
+            size += entry;
+            if let Some(frame) = frames.last_mut() {
+                let change: (EntryKey, _) = (key.clone(), value.cloned());
+                frame.changes.push(change);
+            }
+        }
+        let last = frames.len() - 1;
+        let numbered = frames.into_iter().enumerate();
+        numbered
+            .map(|(number, mut frame)| {
+                frame.is_last = number == last;
+                Frame::Delta(frame).encode()
+            })
+            .collect()
+    }
+
+    /// The epoch that is on its way the longest was committed. `first_piece` is where its first piece lies.
+    pub(crate) fn committed(&mut self, had_pieces: bool, first_piece: Option<i64>) {
+        self.committed_epoch += 1;
+        self.state.committed(self.committed_epoch);
+        for input in &mut self.inputs {
+            if let Some(position) = input.sealed.pop_front() {
+                input.committed = position;
+            }
+        }
+        if let Some(mut roll) = self.sealed_rolls.pop_front() {
+            if had_pieces {
+                roll.placed(first_piece);
+                // The open epoch has not touched it yet: it does so when it is sealed.
+                self.roll.placed(first_piece);
+            }
+            if roll.base() > self.committed_roll.base() || is(PlantedBug::BaseCutTooEarly) {
+                self.cut_at = match is(PlantedBug::BaseCutTooEarly) {
+                    true => first_piece,
+                    false => Some(roll.base()),
+                };
+            }
+            self.committed_roll = roll;
+        }
+    }
+
+    /// Where the changelog can be cut now, told once.
+    pub(crate) fn cut(&mut self) -> Option<i64> {
+        self.cut_at.take()
+    }
+
+    /// Takes back everything that is not committed. Where to read on is [`TaskInput::committed`].
+    pub(crate) fn abort(&mut self, now_ms: i64) {
+        if !is(PlantedBug::StateAheadOfEpoch) {
+            self.state.abort();
+        }
+        self.queue.clear();
+        self.out = ChainOutput::default();
+        self.records = 0;
+        self.is_fired = false;
+        self.is_finished = false;
+        self.has_due = false;
+        self.epoch = self.committed_epoch;
+        self.roll = self.committed_roll.clone();
+        self.sealed_rolls.clear();
+        for input in &mut self.inputs {
+            input.position = input.committed;
+            input.sealed.clear();
+        }
+        let time = self.time(now_ms, now_ms);
+        self.chain.reload(&self.state, time);
+    }
+
+    /// The last epoch that the log has.
+    pub(crate) fn committed_epoch(&self) -> u64 {
+        self.committed_epoch
+    }
+}
+
+/// The postings of each input.
+fn by_input(moves: &[StageMove], inputs: usize) -> Vec<Vec<Posting>> {
+    let mut moved: Vec<BTreeMap<(Place, Place), Vec<EventId>>> = vec![BTreeMap::new(); inputs];
+    for one in moves {
+        if let Some(of_input) = moved.get_mut(one.input)
+            && one.from != one.to
+        {
+            let key = (one.from.clone(), one.to.clone());
+            of_input.entry(key).or_default().push(one.id);
+        }
+    }
+    let posted = moved.into_iter().map(|of_input| {
+        let written = of_input
+            .into_iter()
+            .flat_map(|((from, to), ids)| postings(ids, Some(from), Some(to)));
+        written.collect()
+    });
+    posted.collect()
+}

@@ -1,0 +1,129 @@
+//! The metrics of a stage: `<namespace>.<process>.<metric>`.
+
+use std::collections::BTreeMap;
+
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+use tidegate_core::Mutex;
+use tidegate_flow::plan::{MetricKind, MetricPlan};
+
+use crate::machine::MachineCounts;
+
+/// The metrics of one stage.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    prefix: String,
+    declared: Vec<(String, DeclaredKind)>,
+    /// The last counts of each shard.
+    seen: Mutex<BTreeMap<u32, (MachineCounts, u64)>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DeclaredKind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl Telemetry {
+    pub(crate) fn new(namespace: &str, process: &str, declared: &[MetricPlan]) -> Self {
+        let prefix = format!("{namespace}.{process}.");
+        let declared = declared.iter().map(|metric| {
+            let kind = match metric.kind {
+                MetricKind::Counter | MetricKind::Rate { .. } => DeclaredKind::Counter,
+                MetricKind::Gauge => DeclaredKind::Gauge,
+                MetricKind::Histogram { .. } => DeclaredKind::Histogram,
+            };
+            (format!("{prefix}{}", metric.name), kind)
+        });
+        Self {
+            declared: declared.collect(),
+            seen: Mutex::default(),
+            prefix,
+        }
+    }
+
+    fn name(&self, metric: &str) -> String {
+        format!("{}{metric}", self.prefix)
+    }
+
+    /// Gives the metrics their help texts.
+    pub(crate) fn describe(&self) {
+        let name = |metric| self.name(metric);
+        describe_counter!(name("records.in"), "Records of committed epochs.");
+        describe_counter!(name("records.out"), "Records that committed epochs wrote.");
+        describe_counter!(
+            name("records.error"),
+            "Records that were given up on, and failures of the stage."
+        );
+        describe_histogram!(
+            name("processing.latency"),
+            Unit::Seconds,
+            "Time per record."
+        );
+        describe_gauge!(name("throughput.records_per_sec"), "Records per second.");
+        describe_gauge!(
+            name("consumer.lag"),
+            "Records behind the end of the inputs."
+        );
+        describe_gauge!(name("state.size_bytes"), "Bytes of state.");
+        describe_histogram!(name("checkpoint.duration_ms"), "Time that a snapshot took.");
+        describe_gauge!(name("checkpoint.size_bytes"), "Bytes of the last snapshot.");
+        describe_gauge!(
+            name("backpressure.active"),
+            "1 while records come faster than they leave."
+        );
+        gauge!(name("backpressure.active")).set(0.0);
+    }
+
+    /// Counts of a shard since its start, and values of declared metrics.
+    pub(crate) fn news(
+        &self,
+        shard: u32,
+        counts: MachineCounts,
+        metrics: Vec<(usize, String)>,
+        state_bytes: u64,
+    ) {
+        let (before, bytes) = {
+            let mut seen = self.seen.lock();
+            let before = seen.insert(shard, (counts, state_bytes));
+            let bytes: u64 = seen.values().map(|(_, bytes)| bytes).sum();
+            (
+                before.map_or(MachineCounts::default(), |(counts, _)| counts),
+                bytes,
+            )
+        };
+        // After a new start the counts begin at 0 again.
+        let more = |now: u64, before: u64| if now < before { now } else { now - before };
+        counter!(self.name("records.in")).increment(more(counts.records_in, before.records_in));
+        counter!(self.name("records.out")).increment(more(counts.records_out, before.records_out));
+        counter!(self.name("records.error"))
+            .increment(more(counts.dead_letters, before.dead_letters));
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        gauge!(self.name("state.size_bytes")).set(bytes as f64);
+        for (index, value) in metrics {
+            let Some((name, kind)) = self.declared.get(index) else {
+                continue;
+            };
+            let number = value.trim_matches('"').parse::<f64>();
+            match (kind, number) {
+                (DeclaredKind::Counter, _) => counter!(name.clone()).increment(1),
+                (DeclaredKind::Gauge, Ok(number)) => gauge!(name.clone()).set(number),
+                (DeclaredKind::Histogram, Ok(number)) => histogram!(name.clone()).record(number),
+                (DeclaredKind::Gauge | DeclaredKind::Histogram, Err(_)) => {}
+            }
+        }
+    }
+
+    /// A failure that ended the stage.
+    pub(crate) fn failed(&self, code: &str) {
+        counter!(self.name("records.error"), "code" => code.to_owned()).increment(1);
+    }
+
+    /// How far the stage is behind.
+    pub(crate) fn lag(&self, records: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        gauge!(self.name("consumer.lag")).set(records as f64);
+    }
+}
