@@ -373,7 +373,7 @@ fn damage_log(
         "journal" if how == "flipped" && !is_killed => Truth::Unnoticeable,
         "journal" => Truth::Unknowable,
         // What no checkpoint has is in the journal.
-        "segment" if is_killed => Truth::Unnoticeable,
+        "segment" => Truth::Unnoticeable,
         _ => Truth::Harmless,
     };
     (format!("{which}, {kind}: {how}"), truth)
