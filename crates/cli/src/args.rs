@@ -284,6 +284,9 @@ pub(crate) struct AuditArgs {
     /// The database of a queue or of the Event Log API [default: `store.url` of the configuration]
     #[arg(long = "store", value_name = "URL")]
     pub(crate) store: Option<String>,
+    /// Read the files as they are, without a lock and without asking the process that has them
+    #[arg(long, conflicts_with = "url")]
+    pub(crate) direct: bool,
 }
 
 #[derive(Debug, Args)]
@@ -328,6 +331,9 @@ pub(crate) struct TailArgs {
     /// Stop after so many records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max: Option<u64>,
+    /// Read the files as they are, without a lock and without asking the process that has them
+    #[arg(long, conflicts_with = "url")]
+    pub(crate) direct: bool,
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     #[command(flatten)]

@@ -79,6 +79,38 @@ pub(crate) fn configured(
     Ok((found, config))
 }
 
+/// Reaches the log for reading alone: asks the process that answers for it, else reads its files. Nothing is
+/// made and nothing is written; a process that is there and does not answer is not asked if that is `direct`.
+pub(crate) async fn reach_to_read(
+    file: &ConfigFile,
+    at: &LogAt,
+    is_direct: bool,
+    env: &Env,
+) -> Result<LogAccess, ErrorReport> {
+    if let Some(url) = &at.url {
+        let client = ProcessClient::new(url, at.token.clone());
+        return Ok(LogAccess::Remote(RemoteLog::connect(client).await?));
+    }
+    let (settings, config) = configured(file, at.dir.as_deref())?;
+    let LogBackend::Embedded(embedded) = &settings.backend else {
+        return Ok(LogAccess::Local(OpenLog::open(&settings, env, None).await?));
+    };
+    must_hold_a_log(&embedded.dir)?;
+    if !is_direct && let Some(client) = answering(&embedded.dir, at, &config)? {
+        return match RemoteLog::connect(client).await {
+            Ok(remote) => Ok(LogAccess::Remote(remote)),
+            Err(error) => Err(ErrorReport::from(error).with_hint(
+                "the process that has the log does not answer; `--direct` reads its files beside it",
+            )),
+        };
+    }
+    let (config, owned) = ((**embedded).clone(), settings.owned.clone());
+    match OpenLog::look(config, owned, env)? {
+        Some(open) => Ok(LogAccess::Local(open)),
+        None => Err(missing(&embedded.dir)),
+    }
+}
+
 /// Opens the log, or finds the process that answers for it. Where there is no log yet, one is made
 /// for a `topic` that is configured, and for no other.
 pub(crate) async fn reach(

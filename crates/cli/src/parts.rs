@@ -8,6 +8,7 @@ mod queue;
 mod spill;
 mod stage;
 
+use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ pub(crate) use stage::owned_groups as owned_by_stages;
 
 use crate::args::{AuditArgs, StoreAt};
 use crate::report::ErrorReport;
-use crate::store::{self, StoreSettings};
+use crate::store::{self, DatabaseView, StoreSettings};
 
 /// Every part, in the order in which events pass through them. They are opened in this order and closed in
 /// the reverse.
@@ -169,19 +170,49 @@ pub(crate) struct InspectionTargets {
     env: Env,
     /// In the order in which events pass through them.
     pub(crate) components: Vec<Arc<dyn Component>>,
-    /// Whether something is configured that holds nothing yet.
-    pub(crate) is_empty_but_configured: bool,
     /// Whether a part has its tables in the store. Those of the others may be absent then.
     is_store_in_use: bool,
+    /// A copy of the database, where the file itself cannot be opened without writing to it.
+    view: Option<DatabaseView>,
+    is_file_checked: bool,
 }
 
 impl InspectionTargets {
     /// The database that is named or configured.
     fn store_settings(&self) -> Result<StoreSettings, ErrorReport> {
-        store::named(&StoreAt {
+        let mut settings = store::named(&StoreAt {
             file: self.arguments.spills.file.clone(),
             store: self.arguments.store.clone(),
-        })
+        })?;
+        if let Some(view) = &self.view {
+            settings.options.url = view.url();
+        }
+        Ok(settings)
+    }
+
+    /// Copies the database where it must not be written to: SQLite writes beside its file as soon as it opens
+    /// it.
+    fn view_database(&mut self) -> Result<(), ErrorReport> {
+        // A configuration with problems is told by whoever needs it.
+        let settings = self.store_settings().ok();
+        let file = settings.as_ref().and_then(|found| found.options.file());
+        let Some(file) = file else {
+            return Ok(());
+        };
+        let is_file = std::fs::metadata(file).is_ok_and(|found| found.is_file());
+        let is_writable = || OpenOptions::new().write(true).open(file).is_ok();
+        if is_file && (self.arguments.direct || !is_writable()) {
+            self.view = Some(DatabaseView::of(file)?);
+        }
+        Ok(())
+    }
+
+    /// Has the file of a database be looked at too, once.
+    fn check_file(&mut self, store: &Store, settings: &StoreSettings) {
+        if !std::mem::replace(&mut self.is_file_checked, true) {
+            let component = StoreComponent::new(store.clone(), &settings.options, &self.env);
+            self.components.push(Arc::new(component));
+        }
     }
 
     /// The log that is named or configured, and the configuration.
@@ -196,11 +227,15 @@ impl InspectionTargets {
             arguments: arguments.clone(),
             env: Env::system(),
             components: Vec::new(),
-            is_empty_but_configured: false,
             is_store_in_use: false,
+            view: None,
+            is_file_checked: false,
         };
         let url = arguments.at.url.as_deref();
         let is_named = url.is_some() || PARTS.iter().any(|part| part.is_named(arguments));
+        if !is_named || arguments.store.is_some() {
+            inspection.view_database()?;
+        }
         for part in PARTS {
             if !is_named || part.is_named(arguments) {
                 part.inspect(&mut inspection).await?;

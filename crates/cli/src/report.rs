@@ -99,6 +99,11 @@ impl ErrorReport {
         Self::new(code, format!("{doing}: {}", error_chain(error)))
     }
 
+    /// Whether it has this code.
+    pub(crate) fn is(&self, code: &str) -> bool {
+        self.code == code
+    }
+
     /// The same with what to do about it.
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

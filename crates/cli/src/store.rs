@@ -1,7 +1,7 @@
 //! The store of the configuration, opened as a queue.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tidegate_config::{Config, shown_address};
 use tidegate_core::Failure;
@@ -44,6 +44,63 @@ impl StoreSettings {
                 let doing = format!("cannot look for the database `{}`", file.display());
                 Err(ErrorReport::of("store.broken", &doing, &error))
             }
+        }
+    }
+}
+
+/// A copy of a database as it lies on the disk, for whoever must not write to it. It goes with this value.
+#[derive(Debug)]
+pub(crate) struct DatabaseView {
+    dir: PathBuf,
+    file: PathBuf,
+}
+
+impl DatabaseView {
+    /// Copies a file, and what SQLite has written beside it and not put into it yet.
+    pub(crate) fn of(file: &Path) -> Result<Self, ErrorReport> {
+        let failed = |error: io::Error| {
+            let doing = format!("cannot copy the database `{}` to read it", file.display());
+            ErrorReport::of("store.broken", &doing, &error)
+        };
+        let dir = std::env::temp_dir().join(format!("tidegate-view-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(failed)?;
+        let view = Self {
+            file: dir.join("view.db"),
+            dir,
+        };
+        let beside = |path: &Path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push("-wal");
+            PathBuf::from(name)
+        };
+        // What is put into the file meanwhile is in both.
+        match std::fs::copy(beside(file), beside(&view.file)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            Ok(_) | Err(_) => {}
+        }
+        std::fs::copy(file, &view.file).map_err(failed)?;
+        // A copy has the rights of its file.
+        for copied in [view.file.clone(), beside(&view.file)] {
+            let Ok(metadata) = std::fs::metadata(&copied) else {
+                continue;
+            };
+            let mut rights = metadata.permissions();
+            std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o600);
+            std::fs::set_permissions(&copied, rights).map_err(failed)?;
+        }
+        Ok(view)
+    }
+
+    /// Its address.
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite://{}", self.file.display())
+    }
+}
+
+impl Drop for DatabaseView {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+            tracing::debug!(%error, "could not remove the copy of a database");
         }
     }
 }
@@ -113,10 +170,36 @@ pub(crate) async fn open(settings: &StoreSettings, env: &Env) -> Result<OpenedSt
     if !settings.is_there()? {
         return Err(missing(settings));
     }
-    match connect(settings, env).await? {
-        (opened, 0) => Ok(opened),
-        (opened, count) => Err(outdated(&opened.shown, count)),
+    let (opened, count) = connect(settings, env).await?;
+    if count == 0 {
+        return Ok(opened);
     }
+    must_be_new(&opened).await?;
+    Err(outdated(&opened.shown, count))
+}
+
+/// A database without the list of its migrations holds no tables of ours, or it was damaged: running the
+/// migrations would make it look well.
+async fn must_be_new(opened: &OpenedStore) -> Result<(), ErrorReport> {
+    let own = migrate::pending_of_part(&opened.store, sql::COMPONENT, sql::MIGRATIONS).await;
+    let own = own.map_err(|error| report(&opened.shown, &error.into()))?;
+    let is_there = opened.store.has_table("tidegate_event").await;
+    let is_there = is_there.map_err(|error| report(&opened.shown, &error.into()))?;
+    match own == sql::MIGRATIONS.len() && is_there {
+        true => Err(damaged(&format!(
+            "the database `{}` has tables of a queue, and the list of its migrations is empty",
+            opened.shown
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// The report of a database that is not as it was written.
+fn damaged(message: &str) -> ErrorReport {
+    // error-page: store.damaged
+    ErrorReport::new("store.damaged", message).with_hint(
+        "copy the file and its `-wal` before anything else, then restore a backup; do not run migrations",
+    )
 }
 
 /// Opens a store if there is one and the queue has tables in it. Makes neither a file nor a table.
@@ -136,7 +219,7 @@ pub(crate) async fn open_if_there(
     match own < sql::MIGRATIONS.len() {
         true => Err(outdated(&opened.shown, count)),
         // None of its own has run: the database is there for something else.
-        false => Ok(None),
+        false => must_be_new(&opened).await.map(|()| None),
     }
 }
 
@@ -146,13 +229,30 @@ pub(crate) async fn open_database(
     env: &Env,
 ) -> Result<Option<(Store, String)>, ErrorReport> {
     match settings.is_there()? {
-        true => open_store(settings, env).await.map(Some),
+        true => {
+            must_not_be_empty(settings)?;
+            open_store(settings, env).await.map(Some)
+        }
         false => Ok(None),
     }
 }
 
+/// SQLite takes a file of 0 bytes for a new database, and opening it would make it one.
+fn must_not_be_empty(settings: &StoreSettings) -> Result<(), ErrorReport> {
+    if let Some(file) = settings.options.file()
+        && std::fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() == 0)
+    {
+        return Err(damaged(&format!(
+            "the database `{}` has 0 bytes: nothing was ever written to it, or all of it is gone",
+            file.display()
+        )));
+    }
+    Ok(())
+}
+
 /// The queue of a database, and how many migrations it still needs.
 async fn connect(settings: &StoreSettings, env: &Env) -> Result<(OpenedStore, usize), ErrorReport> {
+    must_not_be_empty(settings)?;
     let (store, shown) = open_store(settings, env).await?;
     let opened = OpenedStore::on(store, shown, env).await?;
     let pending = opened.checked(sql::pending(&opened.store).await)?;
@@ -178,6 +278,14 @@ pub(crate) async fn make(
 
 async fn open_store(settings: &StoreSettings, env: &Env) -> Result<(Store, String), ErrorReport> {
     let shown = shown_address(&settings.options.url).into_owned();
+    if let Some(file) = settings.options.file()
+        && let Ok(found) = std::fs::metadata(file)
+        && !found.is_file()
+    {
+        let message =
+            format!("store `{shown}`: it is a directory, a pipe or a device, and no file");
+        return Err(ErrorReport::new("store.broken", message));
+    }
     match Store::open(&settings.options, env).await {
         Ok(store) => Ok((store, shown)),
         Err(error) => Err(report(&shown, &error.into())),

@@ -22,6 +22,7 @@ use crate::gate::BreakerAnswer;
 use crate::handler::{ConsumedRecord, HandlerAnswer, HandlerFailure, HandlerKind};
 use crate::lanes::{LaneKey, Work};
 use crate::options::{HandOff, PayloadFormat};
+use crate::parked::HeldUntil;
 use crate::{span, telemetry};
 
 /// How long results may wait for company before they are told.
@@ -37,6 +38,8 @@ pub(crate) struct LaneRun {
     pub(crate) is_probe: bool,
     /// Set when the partition is to be let go, or its rest is handed back.
     pub(crate) stop: Arc<AtomicBool>,
+    /// The lease under which it runs, where keys are ordered.
+    pub(crate) held_until: Option<HeldUntil>,
     pub(crate) reports: mpsc::UnboundedSender<RunReport>,
 }
 
@@ -86,7 +89,12 @@ impl LaneRun {
 
     fn may_go_on(&self, binding: &BindingContext) -> bool {
         let flows = binding.gate.flows() || (self.is_probe && binding.gate.lets_probe_through());
-        flows && !self.stop.load(Ordering::Acquire)
+        let now = binding.clock.elapsed();
+        let is_held = self
+            .held_until
+            .as_ref()
+            .is_none_or(|held| !held.is_over(now));
+        flows && is_held && !self.stop.load(Ordering::Acquire)
     }
 
     async fn call_each(

@@ -161,6 +161,11 @@ impl BindingContext {
         self.limits.lock().get(topic).copied().unwrap_or(u64::MAX)
     }
 
+    /// A number for a row of progress that no other row has.
+    pub(crate) fn new_progress_id(&self) -> i64 {
+        i64::try_from(self.entropy.lock().next_u64() >> 1).unwrap_or(0)
+    }
+
     /// Asks all consumers to stop.
     pub(crate) fn stop_all(&self) {
         self.stop.set(true);

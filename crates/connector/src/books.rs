@@ -10,8 +10,8 @@ use tidegate_core::{
     EventId, EventLocation, Failure, GroupName, NameError, Offset, TierIndex, Topic, iso_time,
 };
 use tidegate_log::{
-    Committed, Log, LogError, LogFuture, OwnedGroup, Read, SettledMarks, StoredRecord,
-    TopicPartition,
+    Committed, Log, LogError, LogFuture, OwnedGroup, SettledMarks, StoredRecord, TopicPartition,
+    copies_of,
 };
 
 use crate::hop::RetryHistory;
@@ -242,7 +242,7 @@ impl BindingBooks {
         let name = owned.name();
         let mut seen = Vec::new();
         for (tier, (topic, group)) in options.tier_indexes().zip(&owned.tiers) {
-            for (at, stored) in self.copies(options, topic, id).await? {
+            for (at, stored) in copies_of(&*self.log, topic, &options.group, id).await? {
                 let is_settled = self.is_settled(options, group, &at, stored.offset).await?;
                 seen.push(in_tier(options, &name, tier, &at, &stored, is_settled));
             }
@@ -254,7 +254,7 @@ impl BindingBooks {
             }
         }
         for letters in &owned.dead_letters {
-            for (at, stored) in self.copies(options, letters, id).await? {
+            for (at, stored) in copies_of(&*self.log, letters, &options.group, id).await? {
                 seen.push(as_letter(&name, &at, &stored));
             }
         }
@@ -306,40 +306,6 @@ impl BindingBooks {
             attempts: Some(history.attempts),
             ..EventLocation::new(name, Place::Parked, details)
         }))
-    }
-
-    /// The copies of an event that this binding wrote to a topic.
-    async fn copies(
-        &self,
-        options: &BindingOptions,
-        topic: &Topic,
-        id: EventId,
-    ) -> Result<Vec<(TopicPartition, StoredRecord)>, Failure> {
-        let described = match self.log.describe(topic).await {
-            Ok(described) => described,
-            Err(LogError::UnknownTopic { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
-        let mut found = Vec::new();
-        for partition in described.partitions {
-            let at = TopicPartition::new(topic.clone(), partition.partition.0);
-            let mut from = partition.start;
-            while from < partition.end {
-                let batch = self.log.read(Read::new(at.clone(), from)).await?;
-                if batch.next == from {
-                    break;
-                }
-                from = batch.next;
-                let is_ours = |stored: &StoredRecord| {
-                    let group = stored.record.headers.get(name::GROUP);
-                    let is_group = group == Some(options.group.as_str().as_bytes());
-                    is_group && stored.record.headers.event_id() == Some(id)
-                };
-                let ours = batch.records.into_iter().filter(is_ours);
-                found.extend(ours.map(|stored| (at.clone(), stored)));
-            }
-        }
-        Ok(found)
     }
 
     async fn is_settled(

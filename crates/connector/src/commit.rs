@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::books::{Place, Posting, postings};
+use tidegate_core::books::{Bucket, LossReason, Place, Posting, postings};
 use tidegate_core::env::Clock;
 use tidegate_core::{EventId, GroupName, Offset};
 use tidegate_log::{
@@ -54,6 +54,8 @@ pub(crate) struct CommitPlan {
     pub(crate) commit: Commit,
     /// Progress that the store must have first.
     pub(crate) progress: Vec<(ParkedIn, ProgressRow)>,
+    /// Partitions whose commit is another than before: one of them tells whether it was made.
+    pub(crate) changed: BTreeSet<TopicPartition>,
 }
 
 impl CommitPlan {
@@ -68,6 +70,7 @@ impl CommitPlan {
         let mut commit = Commit::default();
         let mut parts = Vec::new();
         let mut progress = Vec::new();
+        let mut changed = BTreeSet::new();
         let mut room = MAX_HAND_OFF_BYTES;
         for partition in partitions {
             let excluded = excluded(partition, scope, &mut room, commit.appends.is_empty());
@@ -78,6 +81,10 @@ impl CommitPlan {
                 continue;
             };
             progress.extend(row);
+            let held = partition.committed.as_ref();
+            if held.is_none_or(|(next, text)| *next != part.next || *text != part.text) {
+                changed.insert(part.at.clone());
+            }
             let settled = || part.taken.values().chain(part.leaving.values());
             let appends = settled().flat_map(|settled| settled.appends.iter().cloned());
             commit.appends.extend(appends);
@@ -95,7 +102,48 @@ impl CommitPlan {
             parts,
             commit,
             progress,
+            changed,
         })
+    }
+
+    /// The commit that passes records which the log has removed, up to `start`. Nothing of the partition is in hand.
+    pub(crate) fn passing(
+        partition: &PartitionWork,
+        start: i64,
+        reason: LossReason,
+        mut new_id: impl FnMut() -> i64,
+    ) -> Self {
+        let (at, next) = (&partition.at, partition.tracker.next());
+        let settled = partition.tracker.ahead();
+        let CommitText { marks, row, .. } =
+            text(partition, start, &settled, &BTreeMap::new(), &mut new_id);
+        let posting = Posting {
+            bucket: Bucket::Offsets {
+                partition: at.partition,
+                first: Offset(next),
+                last: Offset(start - 1),
+            },
+            from: Some(Place::Queued),
+            to: Some(Place::Lost(reason)),
+            count: u64::try_from(partition.tracker.unsettled_below(start)).unwrap_or(0),
+            id_sum: 0,
+        };
+        let passed = OffsetCommit {
+            at: at.clone(),
+            fence: partition.fence,
+            next: Offset(start),
+            metadata: marks.text,
+            postings: vec![posting],
+        };
+        Self {
+            parts: Vec::new(),
+            commit: Commit {
+                appends: Vec::new(),
+                offsets: vec![passed],
+            },
+            progress: row.into_iter().collect(),
+            changed: BTreeSet::from([at.clone()]),
+        }
     }
 
     /// Whether it writes records.
@@ -324,6 +372,7 @@ impl Committer {
         self,
         mut commit: Commit,
         progress: Vec<(ParkedIn, ProgressRow)>,
+        changed: BTreeSet<TopicPartition>,
     ) -> Result<(), FailedCommit> {
         let mut is_handed_off = false;
         if let Some(store) = &self.store {
@@ -351,6 +400,7 @@ impl Committer {
         let wanted: Vec<(TopicPartition, Offset, String)> = commit
             .offsets
             .iter()
+            .filter(|offset| changed.contains(&offset.at))
             .map(|offset| (offset.at.clone(), offset.next, offset.metadata.clone()))
             .collect();
         let error = match self.session.commit(commit).await {

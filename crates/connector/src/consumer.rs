@@ -102,6 +102,7 @@ pub(crate) async fn consume(
                         );
                         binding.status.lock().fatal = Some(why);
                         binding.stop_all();
+                        consumer.session.close().await.ok();
                         break;
                     }
                     SessionEnd::Lost(error) => error,
@@ -250,6 +251,9 @@ impl Consumer {
             self.begin_runs();
             self.begin_commit();
             self.begin_store_call();
+            if let Some(end) = self.pass_lost().await {
+                return end;
+            }
             if let Some(end) = self.let_go().await {
                 return end;
             }
@@ -264,7 +268,7 @@ impl Consumer {
                 () = binding.stop.requested(), if self.stop_by.is_none() => {}
                 polled = session.poll(), if is_polling => match polled {
                     Ok(event) => self.on_event(event),
-                    Err(error) => if let Some(end) = self.on_poll_error(error).await {
+                    Err(error) => if let Some(end) = self.on_poll_error(error) {
                         return end;
                     },
                 },
@@ -343,12 +347,14 @@ impl Consumer {
             until(self.trouble.as_ref().map(|trouble| trouble.until));
             until(self.commit_due.filter(|_| self.trouble.is_none()));
         }
+        // While a commit is under way or fails, nothing is done about idle partitions.
+        let looks_at_idle = self.commit.is_none() && self.trouble.is_none();
         for partition in self.partitions.values() {
             if self.store_call.is_none() {
                 until(partition.park.as_ref().map(PartitionPark::wakes_at));
             }
             until(partition.let_go_by);
-            until(Some(partition.committed_at + IDLE_COMMIT));
+            until(looks_at_idle.then_some(partition.committed_at + IDLE_COMMIT));
             let batch = partition.batch.filter(|_| !partition.is_handing_back);
             until(batch.map(|(since, _)| since + budget + Duration::from_millis(1)));
         }
@@ -414,6 +420,7 @@ impl Consumer {
                 works,
                 is_probe,
                 stop: Arc::clone(&partition.stop),
+                held_until: partition.park.as_ref().and_then(PartitionPark::held_until),
                 reports: self.report_to.clone(),
             };
             let name = binding.options.container_name(self.seat.tier);
@@ -474,7 +481,7 @@ impl Consumer {
             }
         };
         let binding = Arc::clone(&self.binding);
-        let new_id = || i64::try_from(binding.entropy.lock().next_u64() >> 1).unwrap_or(0);
+        let new_id = || binding.new_progress_id();
         let plan = CommitPlan::of(self.partitions.values_mut(), scope, is_idle, new_id);
         let Some(plan) = plan else {
             if scope == CommitScope::Everything {
@@ -492,9 +499,10 @@ impl Consumer {
             parts,
             commit,
             progress,
+            changed,
         } = plan;
         self.commit = Some(CommitUnderWay {
-            future: Box::pin(self.committer.clone().make(commit, progress)),
+            future: Box::pin(self.committer.clone().make(commit, progress, changed)),
             parts,
             has_hand_offs,
         });
@@ -547,7 +555,7 @@ impl Consumer {
     }
 
     /// Gives an error of a poll its meaning.
-    async fn on_poll_error(&mut self, error: LogError) -> Option<SessionEnd> {
+    fn on_poll_error(&mut self, error: LogError) -> Option<SessionEnd> {
         if matches!(error, LogError::Closed | LogError::Stopped { .. }) {
             return Some(SessionEnd::Lost(error));
         }
@@ -555,7 +563,7 @@ impl Consumer {
             at, asked, start, ..
         } = error
         {
-            return Some(self.lost_records(at, asked, start).await);
+            return self.on_lost_records(&at, asked, start);
         }
         let binding = &self.binding.options.name;
         if let LogError::Damaged { at, .. } = &error {

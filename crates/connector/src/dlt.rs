@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{BoxFuture, CatchPanic};
-use tidegate_core::{Backoff, DeadLetter, Failure, GroupName, Offset};
+use tidegate_core::{Backoff, DeadLetter, Failure, FailureClass, GroupName, Offset};
 use tidegate_log::{
     Batch, Commit, Fence, Join, LogError, OffsetCommit, Session, SessionEvent, TopicPartition,
 };
@@ -27,8 +27,9 @@ pub struct DltRecord {
     pub letter: DeadLetter,
 }
 
-/// Calls of a handler for one letter, before it is passed by.
-const ATTEMPTS: u32 = 3;
+/// Calls that a handler refuses for good, or that break it, before a letter is passed by. One whose handler is away
+/// waits for it.
+const MAX_REFUSALS: u32 = 3;
 
 /// Hands the letters of a binding to their handler, until the binding stops.
 pub(crate) async fn watch_letters(
@@ -124,20 +125,28 @@ async fn pass_on(
 }
 
 async fn tell(binding: &BindingContext, handler: &LetterHandler, record: DltRecord) {
-    for attempt in 1..=ATTEMPTS {
+    let backoff = Backoff::exponential(Duration::from_secs(1), 2.0, Duration::from_secs(60));
+    let (mut attempt, mut refusals) = (0, 0);
+    loop {
         let call = CatchPanic((handler.0)(record.clone()));
         let limit = binding.options.handler_timeout;
-        let why = match binding.clock.within(limit, call).await {
+        let (why, is_away) = match binding.clock.within(limit, call).await {
             Some(Ok(Ok(()))) => return,
-            Some(Ok(Err(failure))) => failure.to_string(),
-            Some(Err(panic)) => panic,
-            None => "no answer within `handler-timeout`".to_owned(),
+            Some(Ok(Err(failure))) => {
+                let is_away = failure.class != FailureClass::Permanent;
+                (failure.to_string(), is_away)
+            }
+            Some(Err(panic)) => (panic, false),
+            None => ("no answer within `handler-timeout`".to_owned(), false),
         };
+        refusals += u32::from(!is_away);
         let event = record.letter.event_id;
         tracing::error!(binding = binding.options.name, %event, attempt, why, "a dead letter was not taken");
-        binding
-            .clock
-            .sleep(Duration::from_secs(u64::from(attempt)))
-            .await;
+        if refusals >= MAX_REFUSALS {
+            return;
+        }
+        let wait = backoff.wait_without_jitter(attempt);
+        binding.clock.sleep(wait).await;
+        attempt += 1;
     }
 }

@@ -166,6 +166,8 @@ pub(crate) struct PartitionWork {
     /// The offset and the text that the log holds, as far as they are known.
     pub(crate) committed: Option<(i64, String)>,
     pub(crate) committed_at: Duration,
+    /// The log begins there by now, and records before it were not read.
+    pub(crate) lost_below: Option<i64>,
     /// Since when the committed offset stands still with records in hand.
     pub(crate) standing_since: Duration,
     /// Its rows in the store, if there is a store.
@@ -199,6 +201,7 @@ impl PartitionWork {
             is_handing_back: false,
             committed,
             committed_at: now,
+            lost_below: None,
             standing_since: now,
             park: None,
             early: Vec::new(),

@@ -23,7 +23,7 @@ use tidegate_store::StoreError;
 
 #[cfg(feature = "model")]
 pub use model::{ParkedModel, ParkedRates};
-pub(crate) use partition::{LoadedRows, PartitionPark, StoreCallKind};
+pub(crate) use partition::{HeldUntil, LoadedRows, PartitionPark, StoreCallKind};
 pub use sql::{migrate, migration_sql, parked_store, pending};
 
 /// A call on its way, boxed so that the port is object-safe.

@@ -33,6 +33,8 @@ pub enum PlantedBug {
     EmptiedTombstone,
     /// A hand-off to a topic that is missing counts as done.
     MissingTopicPassed,
+    /// The offset of a parked record is committed before its row is there.
+    ParkAfterCommit,
 }
 
 #[cfg(feature = "planted-bugs")]

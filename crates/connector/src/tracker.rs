@@ -16,6 +16,8 @@ pub(crate) struct OffsetTracker {
     end: i64,
     /// Handed out and not settled.
     open: BTreeSet<i64>,
+    /// Those of them that were given back to the log, and that it has not handed out again.
+    returned: BTreeSet<i64>,
     /// Settled at or above `committed`, with the holes between settled records.
     settled: Ranges,
 }
@@ -27,6 +29,7 @@ impl OffsetTracker {
             committed: position,
             end: position,
             open: BTreeSet::new(),
+            returned: BTreeSet::new(),
             settled,
         }
     }
@@ -35,12 +38,18 @@ impl OffsetTracker {
     /// before, or is in hand already.
     pub(crate) fn hand_out(&mut self, offset: i64) -> bool {
         self.end = self.end.max(offset + 1);
-        !self.is_settled(offset) && self.open.insert(offset)
+        let is_back = self.returned.remove(&offset);
+        is_back || !self.is_settled(offset) && self.open.insert(offset)
     }
 
     /// A batch is over: everything before `next` was handed out or is a hole.
     pub(crate) fn end_batch(&mut self, next: i64) {
         self.end = self.end.max(next);
+        // Records that were given back and did not come again are holes by now.
+        while let Some(hole) = self.returned.first().copied().filter(|hole| *hole < next) {
+            self.returned.remove(&hole);
+            self.open.remove(&hole);
+        }
     }
 
     /// The record at `offset` is settled. Says whether it was open.
@@ -87,15 +96,11 @@ impl OffsetTracker {
         }
     }
 
-    /// These records were given back to the log unhandled; they will be handed out again. Returns the offset
-    /// to go back to.
+    /// These records were given back to the log unhandled. It will hand them out again, and they are open until
+    /// then. Returns the offset to go back to.
     pub(crate) fn give_back(&mut self, offsets: &[i64]) -> Option<i64> {
-        let from = offsets.iter().copied().min()?;
-        for offset in offsets {
-            self.open.remove(offset);
-        }
-        self.end = self.end.min(from);
-        Some(from)
+        self.returned.extend(offsets);
+        offsets.iter().copied().min()
     }
 
     /// The offset that may be committed now.
@@ -127,6 +132,21 @@ impl OffsetTracker {
     /// Records that were handed out and are not settled.
     pub(crate) fn open_count(&self) -> usize {
         self.open.len()
+    }
+
+    /// Those of them that were not given back.
+    pub(crate) fn in_hand(&self) -> usize {
+        self.open.len() - self.returned.len()
+    }
+
+    /// Records below `start` that are not settled: so many were lost if the log begins there.
+    pub(crate) fn unsettled_below(&self, start: i64) -> i64 {
+        let next = self.next();
+        let settled = self.ahead();
+        let within = settled
+            .range(..start)
+            .map(|(from, to)| to.min(&start) - from);
+        (start - next - within.sum::<i64>()).max(0)
     }
 
     /// How far the last record that was handed out lies above the committable offset.
@@ -209,10 +229,28 @@ mod tests {
         tracker.settle(0);
         tracker.settle(4);
         assert_eq!(tracker.give_back(&[3]), Some(3));
-        assert_eq!((tracker.next(), tracker.open_count()), (1, 3));
+        assert_eq!((tracker.open_count(), tracker.in_hand()), (4, 3));
+        tracker.settle(1);
+        tracker.settle(2);
+        assert_eq!(tracker.next(), 3, "whatever is in hand above it");
+        tracker.settle(5);
+        assert_eq!(tracker.ahead(), Ranges::from([(4, 6)]));
+        assert_eq!(tracker.unsettled_below(6), 1);
         assert!(tracker.hand_out(3));
         assert!(!tracker.hand_out(4), "it is settled");
-        assert!(!tracker.hand_out(5), "it is in hand");
+        assert!(!tracker.hand_out(5), "it is settled meanwhile");
+    }
+
+    #[test]
+    fn records_that_were_given_back_and_removed_are_holes() {
+        let mut tracker = handed_out(0..6);
+        tracker.give_back(&[2, 3, 4, 5]);
+        tracker.settle(0);
+        tracker.settle(1);
+        assert_eq!(tracker.next(), 2);
+        assert!(tracker.hand_out(5));
+        tracker.end_batch(6);
+        assert_eq!((tracker.next(), tracker.open_count()), (5, 1));
     }
 
     #[derive(Debug, Clone)]
@@ -220,6 +258,8 @@ mod tests {
         HandOut { hole: i64 },
         Settle(usize),
         Reopen(usize),
+        GiveBack(u64),
+        ReadAgain,
         Commit,
         Restart,
     }
@@ -229,6 +269,8 @@ mod tests {
             4 => (0_i64..3).prop_map(|hole| Step::HandOut { hole }),
             4 => any::<usize>().prop_map(Step::Settle),
             1 => any::<usize>().prop_map(Step::Reopen),
+            1 => any::<u64>().prop_map(Step::GiveBack),
+            1 => Just(Step::ReadAgain),
             2 => Just(Step::Commit),
             1 => Just(Step::Restart),
         ]
@@ -242,10 +284,31 @@ mod tests {
             let mut durable = (0_i64, Ranges::new());
             let mut settled: BTreeSet<i64> = BTreeSet::new();
             let mut open: Vec<i64> = Vec::new();
+            let mut returned: BTreeSet<i64> = BTreeSet::new();
             let mut tracker = OffsetTracker::new(0, Ranges::new());
             let mut end = 0;
             for step in steps {
                 match step {
+                    // The log goes on at the first of those that were given back.
+                    Step::HandOut { .. } | Step::ReadAgain if !returned.is_empty() => {
+                        let from = *returned.first().unwrap();
+                        for offset in log.iter().copied().filter(|offset| *offset >= from) {
+                            let is_back = returned.remove(&offset);
+                            prop_assert_eq!(tracker.hand_out(offset), is_back, "{}", offset);
+                            open.extend(is_back.then_some(offset));
+                        }
+                        tracker.end_batch(end);
+                    }
+                    Step::GiveBack(mask) => {
+                        let back: Vec<i64> = open.iter().copied().enumerate()
+                            .filter(|(n, _)| mask >> (n % 64) & 1 == 1)
+                            .map(|(_, offset)| offset)
+                            .collect();
+                        open.retain(|offset| !back.contains(offset));
+                        let from = tracker.give_back(&back);
+                        prop_assert_eq!(from, back.iter().copied().min());
+                        returned.extend(back);
+                    }
                     Step::HandOut { hole } => {
                         let offset = end + hole;
                         end = offset + 1;
@@ -281,6 +344,7 @@ mod tests {
                                 || durable.1.iter().any(|(a, b)| a <= offset && offset < b)
                         });
                         open.clear();
+                        returned.clear();
                         for offset in log.iter().copied().filter(|offset| *offset >= durable.0) {
                             let is_new = tracker.hand_out(offset);
                             prop_assert_eq!(is_new, !settled.contains(&offset), "{}", offset);
@@ -289,9 +353,9 @@ mod tests {
                             }
                         }
                     }
-                    Step::Settle(_) => {}
+                    Step::Settle(_) | Step::ReadAgain => {}
                 }
-                let lowest = open.iter().copied().min();
+                let lowest = open.iter().chain(&returned).copied().min();
                 match lowest {
                     Some(lowest) => prop_assert_eq!(tracker.next(), lowest),
                     None => prop_assert!(tracker.next() >= end || log.is_empty()),

@@ -21,7 +21,7 @@ mod posting;
 mod tally;
 
 pub use account::{Account, ComponentAccount, ComponentKind, Ledger, LostCounts};
-pub use audit::{Audit, Audited};
+pub use audit::{Audit, AuditFinding, AuditVerdict, Audited};
 pub use bucket::{Bucket, ParseBucketError};
 pub use delivery::{AuditedPath, DeliveredEvents, NotCompared, undelivered};
 pub use difference::{Discrepancy, difference};

@@ -53,7 +53,10 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use audit::{ScannedPartition, TopicAudit, recount, scan_topic, unknown_loss};
+pub use audit::{
+    DirectoryAudit, ScannedPartition, TopicAudit, audit_directory, recount, scan_topic,
+    unknown_loss,
+};
 pub use config::EmbeddedConfig;
 pub use inspect::{Checked, ListedGroup, ListedPartition, Listing, LogProblem, check, ls};
 pub use lock_holder::{LockHolder, lock_holder};

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_core::books::{
-    Audited, Books, Bucket, ComponentAccount, ComponentKind, Discrepancy, Place,
+    AuditFinding, Audited, Books, Bucket, ComponentAccount, ComponentKind, Discrepancy, Place,
 };
 use tidegate_core::env::{BoxFuture, Clock, Env};
 use tidegate_core::{
@@ -22,9 +22,10 @@ use tidegate_core::{
 };
 
 pub use directory::LogDirectory;
+pub use find::copies_of;
 pub use owned::{NoMarks, OwnedAudit, OwnedGroup, SettledMarks};
 
-use crate::embedded::{self, EmbeddedLog, UnknownLoss};
+use crate::embedded::{self, EmbeddedConfig, EmbeddedLog, UnknownLoss};
 use crate::error::LogError;
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaLog;
@@ -107,6 +108,19 @@ impl OpenLog {
         }
     }
 
+    /// Looks at the log in a directory without its lock, see [`EmbeddedLog::look`]. None where there is none.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is of another version.
+    pub fn look(
+        config: EmbeddedConfig,
+        owned: Vec<OwnedGroup>,
+        env: &Env,
+    ) -> Result<Option<Self>, LogError> {
+        let log = EmbeddedLog::look(env, config)?;
+        Ok(log.map(|log| Self::Embedded { log, owned }))
+    }
+
     /// Opens the log and makes the topics that are missing.
     ///
     /// # Errors
@@ -178,7 +192,8 @@ impl OpenLog {
             Self::Embedded { log, owned } => {
                 let mut counted = log.storage().audit().await?;
                 counted.retain(|found| !owned::has(owned, &found.topic, found.group.as_ref()));
-                Ok(audited(counted, log.storage().unknown_loss().as_ref()))
+                let loss = log.storage().unknown_loss();
+                Ok(audited(counted, loss.as_ref(), Vec::new()))
             }
             #[cfg(feature = "kafka")]
             Self::Kafka { log, scope } => kafka_accounts::audit_kafka(log, scope).await,
@@ -233,12 +248,14 @@ impl OpenLog {
     async fn health(&self) -> HealthFinding {
         match self {
             Self::Embedded { log, .. } => {
-                match (log.storage().stopped(), log.storage().no_room()) {
-                    (Some(why), _) => HealthFinding::down(why),
-                    (None, Some(why)) => {
+                let storage = log.storage();
+                match (storage.stopped(), storage.no_room(), storage.damage()) {
+                    (Some(why), ..) => HealthFinding::down(why),
+                    (None, Some(why), _) => {
                         HealthFinding::degraded(format!("appends are refused: {why}"))
                     }
-                    (None, None) => HealthFinding::up(),
+                    (None, None, Some(why)) => HealthFinding::degraded(format!("damaged: {why}")),
+                    (None, None, None) => HealthFinding::up(),
                 }
             }
             // A broker that answers is there.
@@ -330,23 +347,31 @@ fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> Component
     }
 }
 
-/// The recount of an embedded log, with the loss that is in no books: at
-/// least so many events are missing.
-fn audited(counted: Vec<embedded::TopicAudit>, loss: Option<&UnknownLoss>) -> Vec<Audited> {
+/// The recount of an embedded log, with the loss that is in no books: at least so many events are missing.
+/// A log without topics was audited as well, and has no events.
+fn audited(
+    counted: Vec<embedded::TopicAudit>,
+    loss: Option<&UnknownLoss>,
+    findings: Vec<AuditFinding>,
+) -> Vec<Audited> {
+    let is_empty = counted.is_empty();
     let found = counted.into_iter().map(|found| {
         let (name, kind) = account_name(&found.topic, found.group.as_ref());
         let audited = Audited::new(name, kind, &found.books, &found.recount, found.missing);
         audited.unverifiable(found.unverifiable)
     });
-    let lost = loss.map(|loss| {
-        let missing = Discrepancy {
-            bucket: Bucket::Minute(0),
-            place: Place::Queued,
-            count: i64::try_from(loss.events).unwrap_or(i64::MAX),
-            id: None,
-        };
-        let (kind, nothing) = (ComponentKind::Topic, Books::default());
-        Audited::new(JOURNAL.to_owned(), kind, &nothing, &nothing, vec![missing])
+    let lost = loss.map(|loss| Discrepancy {
+        bucket: Bucket::Minute(0),
+        place: Place::Queued,
+        count: i64::try_from(loss.events).unwrap_or(i64::MAX),
+        id: None,
     });
-    found.chain(lost).collect()
+    let is_told = is_empty || lost.is_some() || !findings.is_empty();
+    let journal = is_told.then(|| {
+        let (kind, nothing) = (ComponentKind::Topic, Books::default());
+        let missing = lost.into_iter().collect();
+        let journal = Audited::new(JOURNAL.to_owned(), kind, &nothing, &nothing, missing);
+        journal.with_findings(findings)
+    });
+    found.chain(journal).collect()
 }

@@ -33,7 +33,7 @@ pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedStorage};
 pub use error::LogError;
 pub use group_snapshot::{GroupSnapshot, PartitionProgress, SettledSince};
 pub use inspect::{
-    LogComponent, LogDirectory, NoMarks, OpenLog, OwnedAudit, OwnedGroup, SettledMarks,
+    LogComponent, LogDirectory, NoMarks, OpenLog, OwnedAudit, OwnedGroup, SettledMarks, copies_of,
 };
 pub use options::{LogBackend, LogOptions};
 pub use port::{

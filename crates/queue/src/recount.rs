@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use tidegate_core::EventId;
 use tidegate_core::books::{
-    Account, Audited, Books, Bucket, ComponentKind, Discrepancy, Place, difference,
+    Account, AuditFinding, Audited, Books, Bucket, ComponentKind, Discrepancy, Place, difference,
 };
 
 use crate::account::show_in_flight;
@@ -31,6 +31,8 @@ pub struct QueueRecount {
     pub missing: Vec<Discrepancy>,
     /// How many of what was found are claimed, by the place that they are claimed from.
     claimed: BTreeMap<Place, i64>,
+    /// Events that are in the log, where nobody who reads it finds them, and in another place too.
+    twice: Vec<EventId>,
 }
 
 impl QueueRecount {
@@ -49,7 +51,11 @@ impl QueueRecount {
         let mut audited = Audited::new(name, kind, &self.books, &self.found, missing);
         self.show_claimed(&mut audited.books);
         self.show_claimed(&mut audited.recount);
-        audited
+        let twice = self.twice.iter().map(|id| {
+            let message = format!("event {id} is in the log and in the queue at once");
+            AuditFinding::new("queue.twice", message).about(Some(*id))
+        });
+        audited.with_findings(twice)
     }
 
     fn show_claimed(&self, account: &mut Account) {
@@ -94,6 +100,11 @@ impl FoundRows {
         logged.into_iter().chain(self.row.clone()).chain(queued)
     }
 
+    /// Whether the log has it and another table too.
+    fn is_twice(&self) -> bool {
+        self.logged.is_some() && self.is_adrift && (self.row.is_some() || self.is_waiting)
+    }
+
     fn open_batches(&self) -> i64 {
         match (self.logged, &self.row) {
             (None, None) => self.batches,
@@ -108,6 +119,7 @@ pub(crate) struct Count {
     found: Books,
     claimed: BTreeMap<Place, i64>,
     nowhere: Vec<EventId>,
+    twice: Vec<EventId>,
 }
 
 impl Count {
@@ -120,6 +132,9 @@ impl Count {
         }
         if !is_somewhere && self.nowhere.len() < REMEMBERED {
             self.nowhere.push(id);
+        }
+        if seen.is_twice() && self.twice.len() < REMEMBERED {
+            self.twice.push(id);
         }
         let row = seen.row.as_ref().filter(|_| seen.is_row_claimed);
         if let Some(place) = row {
@@ -143,6 +158,7 @@ impl Count {
             books,
             found: self.found,
             claimed: self.claimed,
+            twice: self.twice,
         }
     }
 }

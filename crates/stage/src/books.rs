@@ -8,9 +8,9 @@ use serde_json::json;
 use tidegate_core::books::{Audited, Books, ComponentAccount, Place};
 use tidegate_core::dead_letter::name;
 use tidegate_core::env::{Clock, Env};
-use tidegate_core::{EventId, EventLocation, Failure, Offset, Topic, iso_time};
+use tidegate_core::{EventId, EventLocation, Failure, Topic, iso_time};
 use tidegate_flow::plan::{FlowPlan, ProcessPlan};
-use tidegate_log::{Log, LogError, NoMarks, OwnedGroup, Read, StoredRecord, TopicPartition};
+use tidegate_log::{Log, LogError, NoMarks, OwnedGroup, TopicPartition, copies_of};
 
 use crate::chain::{PendingRecord, TaskOperators, TaskTime};
 use crate::operators::{ChainOptions, TaskChain};
@@ -280,7 +280,7 @@ impl StageBooks {
         }
         for stream in dead_letters(&self.options.process, &self.process) {
             let topic = self.options.topic(&stream).map_err(named)?;
-            for (at, stored) in self.letters(&topic, id).await? {
+            for (at, stored) in copies_of(&*self.log, &topic, &self.options.group, id).await? {
                 let input = stored.record.headers.get(name::INPUT).unwrap_or_default();
                 let of_input = |owned: &&OwnedGroup| owned.topic.as_str().as_bytes() == input;
                 let component = self.owned.iter().find(of_input).map(OwnedGroup::name);
@@ -298,38 +298,5 @@ impl StageBooks {
             }
         }
         Ok(seen)
-    }
-
-    /// The dead letters of an event that this stage wrote to a topic.
-    async fn letters(
-        &self,
-        topic: &Topic,
-        id: EventId,
-    ) -> Result<Vec<(TopicPartition, StoredRecord)>, Failure> {
-        let described = match self.log.describe(topic).await {
-            Ok(described) => described,
-            Err(LogError::UnknownTopic { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
-        let mut found = Vec::new();
-        for partition in described.partitions {
-            let at = TopicPartition::new(topic.clone(), partition.partition.0);
-            let mut from: Offset = partition.start;
-            while from < partition.end {
-                let batch = self.log.read(Read::new(at.clone(), from)).await?;
-                if batch.next == from {
-                    break;
-                }
-                from = batch.next;
-                let group = self.options.group.as_str().as_bytes();
-                let is_ours = |stored: &StoredRecord| {
-                    let headers = &stored.record.headers;
-                    headers.get(name::GROUP) == Some(group) && headers.event_id() == Some(id)
-                };
-                let ours = batch.records.into_iter().filter(is_ours);
-                found.extend(ours.map(|stored| (at.clone(), stored)));
-            }
-        }
-        Ok(found)
     }
 }

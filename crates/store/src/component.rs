@@ -4,11 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::books::{AuditFinding, Audited, Books, ComponentAccount, ComponentKind};
 use tidegate_core::env::{BoxFuture, Disk, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, error_chain};
 
 use crate::{Store, StoreOptions};
+
+const NAME: &str = "store";
 
 /// The database that other components keep their events in. It keeps no books of its own.
 #[derive(Debug)]
@@ -48,15 +50,27 @@ impl StoreComponent {
 
 impl Component for StoreComponent {
     fn name(&self) -> &str {
-        "store"
+        NAME
     }
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    /// The file itself, where it is SQLite's: damage to what no count reads.
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
-        Box::pin(async { Ok(Vec::new()) })
+        Box::pin(async {
+            let problems = self.store.check_file().await?;
+            if problems.is_empty() {
+                return Ok(Vec::new());
+            }
+            let findings = problems
+                .into_iter()
+                .map(|problem| AuditFinding::new("store.damaged", problem));
+            let (kind, nothing) = (ComponentKind::Queue, Books::default());
+            let audited = Audited::new(NAME.to_owned(), kind, &nothing, &nothing, Vec::new());
+            Ok(vec![audited.with_findings(findings)])
+        })
     }
 
     fn locate(&self, _: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {

@@ -67,7 +67,16 @@ pub enum StoreError {
         #[source]
         source: Box<StoreError>,
     },
-    /// The database cannot write: it is full, read-only or damaged.
+    /// What is in the file of the database is none, or not what the database has written.
+    #[error("the database is damaged, as was seen while trying to {doing}")]
+    Damaged {
+        /// The operation that failed.
+        doing: &'static str,
+        /// The error of the driver.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The database cannot write: it is full or read-only.
     #[error("the database cannot write any more while trying to {doing}")]
     Broken {
         /// The operation that failed.
@@ -93,6 +102,7 @@ impl StoreError {
             | Self::Conflict { .. }
             | Self::Schema { .. }
             | Self::Refused { .. }
+            | Self::Damaged { .. }
             | Self::Broken { .. } => false,
         }
     }
@@ -139,6 +149,7 @@ impl StoreError {
             Kind::Schema => Self::Schema { doing, source },
             Kind::Refused => Self::Refused { doing, source },
             Kind::Broken => Self::Broken { doing, source },
+            Kind::Damaged => Self::Damaged { doing, source },
         }
     }
 }
@@ -158,6 +169,8 @@ impl StoreError {
             Self::Refused { .. } => "store.refused",
             // error-page: store.broken
             Self::Broken { .. } => "store.broken",
+            // error-page: store.damaged
+            Self::Damaged { .. } => "store.damaged",
         })
     }
 
@@ -177,6 +190,10 @@ impl StoreError {
                 Some("run `tidegate queue migrate`; `--print` shows the SQL instead")
             }
             Self::Refused { .. } => None,
+            Self::Damaged { .. } => Some(
+                "stop everything that uses it and copy the file and its `-wal` before anything else; \
+                 then restore a backup, or save with `sqlite3 FILE .recover` whatever can be read",
+            ),
             Self::Broken { .. } => Some(
                 "see to the disk and the rights of the database; nothing that was acknowledged is lost",
             ),
@@ -201,9 +218,10 @@ impl Classify for StoreError {
             }
             Self::Undone { source } => source.class(),
             Self::Refused { .. } => FailureClass::Permanent,
-            Self::Address { .. } | Self::Schema { .. } | Self::Broken { .. } => {
-                FailureClass::System
-            }
+            Self::Address { .. }
+            | Self::Schema { .. }
+            | Self::Damaged { .. }
+            | Self::Broken { .. } => FailureClass::System,
         }
     }
 }
@@ -214,6 +232,7 @@ enum Kind {
     Schema,
     Refused,
     Broken,
+    Damaged,
 }
 
 fn kind(error: &sqlx::Error) -> Kind {
@@ -269,6 +288,8 @@ fn postgres_kind(code: &str) -> Kind {
         // Canceled by its own time limit: somebody else was in the way, or the server is slow.
         "57014" => Kind::Conflict,
         "53100" | "25006" => Kind::Broken,
+        // Corrupted data, and a corrupted index.
+        "XX001" | "XX002" => Kind::Damaged,
         // A statement of the transaction failed before, and whoever sent it went on.
         "25P02" => Kind::Refused,
         _ => match code.get(..2).unwrap_or_default() {
@@ -286,7 +307,9 @@ fn sqlite_kind(code: &str, message: &str) -> Kind {
     // The primary code is the low byte of the extended one.
     match code.parse::<u32>().unwrap_or(0) & 0xff {
         5 | 6 => Kind::Conflict,
-        8 | 10 | 11 | 13 | 14 | 26 => Kind::Broken,
+        // Malformed, and no database at all.
+        11 | 26 => Kind::Damaged,
+        8 | 10 | 13 | 14 => Kind::Broken,
         1 if message.starts_with("no such") => Kind::Schema,
         _ => Kind::Refused,
     }

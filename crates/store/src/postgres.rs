@@ -144,6 +144,7 @@ impl Postgres {
             | StoreError::Schema { .. }
             | StoreError::Refused { .. }
             | StoreError::Undone { .. }
+            | StoreError::Damaged { .. }
             | StoreError::Broken { .. } => false,
         };
         if !outcome.as_ref().is_err_and(is_lost) {

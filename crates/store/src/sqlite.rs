@@ -38,6 +38,9 @@ const WAITING: usize = 4096;
 /// The longest that SQLite itself waits for another process: it counts milliseconds in 31 bits.
 const LONGEST_BUSY_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 
+/// Names the first problems of a file.
+const CHECK_FILE: &str = "PRAGMA quick_check(5)";
+
 /// Memory for the pages of the writer, in KiB. A large transaction that does not fit writes its pages twice.
 const WRITER_CACHE_KIB: u32 = 64 * 1024;
 
@@ -255,6 +258,18 @@ impl Sqlite {
             reader.close().await.ok();
         }
         self.checkpoint().await
+    }
+
+    pub(crate) async fn check_file(&self) -> Result<Vec<String>, StoreError> {
+        let check = self.long_read("check the file", |connection| {
+            Box::pin(async move {
+                let rows = sqlx::query_scalar::<_, String>(CHECK_FILE);
+                rows.fetch_all(connection).await
+            })
+        });
+        let mut problems: Vec<String> = check.await?;
+        problems.retain(|problem| problem != "ok");
+        Ok(problems)
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {

@@ -105,6 +105,48 @@ impl Store {
         }
     }
 
+    /// Whether a table is there, whatever the migrations say.
+    ///
+    /// # Errors
+    /// The database is away or damaged.
+    pub async fn has_table(&self, name: &'static str) -> Result<bool, StoreError> {
+        let doing = "look for a table";
+        let count: i64 = match self {
+            Self::Sqlite(sqlite) => {
+                let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?";
+                let look = sqlite.read(doing, move |connection| {
+                    Box::pin(async move {
+                        let ask = sqlx::query_scalar(sql).bind(name);
+                        ask.fetch_one(connection).await
+                    })
+                });
+                look.await?
+            }
+            Self::Postgres(postgres) => {
+                let look = postgres.snapshot(doing, move |connection| {
+                    Box::pin(async move {
+                        let ask = sqlx::query_scalar("SELECT count(to_regclass($1))").bind(name);
+                        ask.fetch_one(connection).await
+                    })
+                });
+                look.await?
+            }
+        };
+        Ok(count > 0)
+    }
+
+    /// Has SQLite read its whole file and say what is not as it should be in it. A server checks its pages
+    /// itself.
+    ///
+    /// # Errors
+    /// So much is damaged that it cannot be read, or it took too long.
+    pub async fn check_file(&self) -> Result<Vec<String>, StoreError> {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.check_file().await,
+            Self::Postgres(_) => Ok(Vec::new()),
+        }
+    }
+
     /// Asks the database for a sign of life; for health.
     ///
     /// # Errors

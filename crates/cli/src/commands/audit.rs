@@ -1,7 +1,7 @@
 //! `tidegate audit`.
 
 use tidegate_core::books::{
-    Account, Audit, AuditedPath, Bucket, ComponentKind, Discrepancy, NotCompared,
+    Account, Audit, AuditVerdict, AuditedPath, Bucket, ComponentKind, Discrepancy, NotCompared,
 };
 use tidegate_core::{audit_components, iso_time};
 
@@ -11,9 +11,9 @@ use crate::report::{ErrorReport, Exit};
 use crate::table;
 
 pub(crate) async fn run(arguments: &AuditArgs, output: Output) -> Result<Exit, ErrorReport> {
-    let inspection = InspectionTargets::of(arguments).await?;
+    let inspection = InspectionTargets::of(arguments).await.map_err(unreadable)?;
     // Silence must not pass for proof: a script that audits nothing is wrong.
-    if inspection.components.is_empty() && !inspection.is_empty_but_configured {
+    if inspection.components.is_empty() {
         return Err(ErrorReport::new(
             "audit.nothing",
             "there is nothing to audit, and nothing was",
@@ -26,15 +26,25 @@ pub(crate) async fn run(arguments: &AuditArgs, output: Output) -> Result<Exit, E
         .with_exit(Exit::Usage));
     }
     let components: Vec<_> = inspection.components.iter().collect();
-    let audit = audit_components(&components, &inspection.components).await?;
+    let audit = audit_components(&components, &inspection.components).await;
+    let audit = audit.map_err(|failure| unreadable(failure.into()))?;
     output.print(&audit, || text(&audit))?;
-    Ok(Exit::Loss.unless(audit.unaccounted == 0))
+    Ok(match audit.verdict() {
+        AuditVerdict::Clean => Exit::Ok,
+        AuditVerdict::Findings => Exit::Findings,
+        AuditVerdict::Loss => Exit::Loss,
+    })
+}
+
+/// What is in a damaged database was acknowledged and cannot be read.
+fn unreadable(report: ErrorReport) -> ErrorReport {
+    match report.is("store.damaged") {
+        true => report.with_exit(Exit::Loss),
+        false => report,
+    }
 }
 
 fn text(audit: &Audit) -> String {
-    if audit.components.is_empty() {
-        return "nothing was audited".to_owned();
-    }
     let header = [
         "component",
         "kind",
@@ -66,11 +76,20 @@ fn text(audit: &Audit) -> String {
         for missing in &audited.missing {
             lines.push(format!("{}: {}", audited.name, line(missing)));
         }
+        let findings = audited.findings.iter();
+        lines.extend(
+            findings.map(|one| format!("{}: {} ({})", audited.name, one.message, one.code)),
+        );
         for path in &audited.paths {
             lines.extend(path_lines(&audited.name, path));
         }
     }
+    let findings: usize = audit.components.iter().map(|one| one.findings.len()).sum();
     lines.push(match audit.unaccounted {
+        0 if findings > 0 => {
+            let findings = table::counted(findings as u64, "finding");
+            format!("! {findings}: no event is certainly gone, and this is no proof that none is")
+        }
         0 => "✓ every event is accounted for".to_owned(),
         1 => "✗ 1 event is NOT accounted for".to_owned(),
         count => format!("✗ {count} events are NOT accounted for"),

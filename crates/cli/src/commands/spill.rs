@@ -3,7 +3,6 @@
 mod replay;
 
 use std::error::Error;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tidegate_logger::spill::{
 };
 
 use crate::args::{Output, SpillDirs};
-use crate::report::{ErrorReport, Exit, say};
+use crate::report::{ErrorReport, Exit};
 use crate::{settings, table};
 
 pub(crate) use replay::replay;
@@ -26,9 +25,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// The spill directories that are meant: those that are named, else the configured one.
 ///
-/// A named one must be there. A configured one need not: nothing was ever spilled then. Says whether one is
-/// configured that is not there.
-pub(crate) fn directories(arguments: &SpillDirs) -> Result<(Vec<PathBuf>, bool), ErrorReport> {
+/// A named one must be there. Of a configured one that is not, an audit says so.
+pub(crate) fn directories(arguments: &SpillDirs) -> Result<Vec<PathBuf>, ErrorReport> {
     if !arguments.spill.is_empty() {
         let mut directories: Vec<PathBuf> = Vec::new();
         for dir in &arguments.spill {
@@ -37,22 +35,11 @@ pub(crate) fn directories(arguments: &SpillDirs) -> Result<(Vec<PathBuf>, bool),
                 directories.push(dir.clone());
             }
         }
-        return Ok((directories, false));
+        return Ok(directories);
     }
     let config = settings::quietly(&arguments.file)?;
-    let Some(path) = config.text("eventlog.async.spillover-path") else {
-        return Ok((Vec::new(), false));
-    };
-    let dir = PathBuf::from(path);
-    match SystemDisk.list(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            say(&format!(
-                "`{path}` of the configuration is not there: nothing was spilled yet"
-            ));
-            Ok((Vec::new(), true))
-        }
-        Ok(_) | Err(_) => Ok((vec![dir], false)),
-    }
+    let path = config.text("eventlog.async.spillover-path");
+    Ok(path.map(PathBuf::from).into_iter().collect())
 }
 
 /// The report of a spill directory that cannot be read.

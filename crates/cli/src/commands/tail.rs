@@ -28,7 +28,8 @@ pub(crate) async fn run(arguments: &TailArgs, output: Output) -> Result<Exit, Er
     let mut signals = Signals::register()?;
     let topic = topic(&arguments.topic)?;
     let env = Env::system();
-    let reached = log::reach(&arguments.file, &arguments.at, Some(&topic), &env).await?;
+    let (file, at) = (&arguments.file, &arguments.at);
+    let reached = log::reach_to_read(file, at, arguments.direct, &env).await?;
     let tail = Following {
         log: reached.log(),
         clock: Arc::clone(&env.clock),

@@ -15,7 +15,7 @@ use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{
     Classify, Code, Component, EventId, EventLocation, Failure, HealthFinding, Topic,
 };
-use tidegate_log::{LogBackend, LogOptions, OpenLog};
+use tidegate_log::{LogBackend, LogError, LogOptions, OpenLog};
 use tidegate_queue::{NewEvent, Queue, sql};
 use tidegate_store::Dialect;
 
@@ -76,7 +76,9 @@ impl Part for ConnectorPart {
                 if !log::must_be_there(&embedded.dir, at)? {
                     return Ok(());
                 }
-                if let Some(client) = log::answering(&embedded.dir, at, &config)? {
+                if !inspection.arguments.direct
+                    && let Some(client) = log::answering(&embedded.dir, at, &config)?
+                {
                     let remote = RemoteComponent::new(client, Some("connector"));
                     inspection.components.push(Arc::new(remote));
                     return Ok(());
@@ -119,7 +121,13 @@ struct OfflineBindings {
 
 impl OfflineBindings {
     async fn open(&self) -> Result<(OpenLog, BindingBooks), Failure> {
-        let open = OpenLog::open(&self.options, &self.env, None).await?;
+        let open = match &self.options.backend {
+            LogBackend::Embedded(config) => {
+                let (config, owned) = ((**config).clone(), self.options.owned.clone());
+                OpenLog::look(config, owned, &self.env)?.ok_or(LogError::Closed)?
+            }
+            LogBackend::Kafka(_) => OpenLog::open(&self.options, &self.env, None).await?,
+        };
         let books = BindingBooks::new(open.log(), self.bindings.clone());
         let books = books.with_store(self.parked.clone());
         Ok((open, books))

@@ -59,9 +59,10 @@ impl Part for EventLogPart {
             if pending.map_err(|error| report(&shown, error))? > 0 {
                 return Ok(());
             }
-            let log = EventLog::on(store, EventLogOptions::default(), env);
+            let log = EventLog::on(store.clone(), EventLogOptions::default(), env);
             let component = EventLogComponent::new(log, env);
             inspection.components.push(Arc::new(component));
+            inspection.check_file(&store, &settings);
             inspection.is_store_in_use = true;
             Ok(())
         })

@@ -62,11 +62,11 @@ impl Part for LogPart {
                 if config.is_set("log") {
                     let dir = dir.display();
                     say(&format!("there is no log in `{dir}` yet: nothing was sent"));
-                    inspection.is_empty_but_configured = true;
                 }
                 return Ok(());
             }
-            if let Some(client) = log::answering(dir, at, &config)? {
+            let is_direct = inspection.arguments.direct;
+            if !is_direct && let Some(client) = log::answering(dir, at, &config)? {
                 let remote = RemoteComponent::new(client, Some("log"));
                 inspection.components.push(Arc::new(remote));
                 return Ok(());
@@ -74,7 +74,10 @@ impl Part for LogPart {
             if let Some(loss) = embedded::unknown_loss(&*env.disk, dir)? {
                 say(&format!("journal: {loss}"));
             }
-            let directory = LogDirectory::new(*embedded, env).without(options.owned);
+            let mut directory = LogDirectory::new(*embedded, env).without(options.owned);
+            if is_direct {
+                directory = directory.without_lock();
+            }
             inspection.components.push(Arc::new(directory));
             Ok(())
         })

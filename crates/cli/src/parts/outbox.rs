@@ -82,8 +82,12 @@ impl Part for OutboxPart {
             let (mut log, mut running, mut directory) = (None, None, None);
             match &log_options.backend {
                 LogBackend::Embedded(embedded) => {
-                    running = log::answering(&embedded.dir, at, &config)?;
-                    let is_held = lock_holder(&*env.disk, &embedded.dir)?.is_some();
+                    let is_direct = inspection.arguments.direct;
+                    let mut is_held = false;
+                    if !is_direct {
+                        running = log::answering(&embedded.dir, at, &config)?;
+                        is_held = lock_holder(&*env.disk, &embedded.dir)?.is_some();
+                    }
                     let is_there = !is_held && log::must_be_there(&embedded.dir, at)?;
                     directory = is_there.then_some(embedded);
                 }

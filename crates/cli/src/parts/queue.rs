@@ -55,9 +55,11 @@ impl Part for QueuePart {
                 false => store::open_if_there(&settings, env).await?,
             };
             if let Some(opened) = opened {
+                let store = opened.store.clone();
                 let (upkeep, order) = (UpkeepOptions::default(), ProjectorOptions::default());
                 let component = QueueComponent::new(opened.queue, upkeep, order, env);
                 inspection.components.push(Arc::new(component));
+                inspection.check_file(&store, &settings);
             }
             Ok(())
         })

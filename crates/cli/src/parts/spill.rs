@@ -26,9 +26,7 @@ impl Part for SpillPart {
 
     fn inspect<'a>(&'a self, inspection: &'a mut InspectionTargets) -> PartFuture<'a> {
         Box::pin(async {
-            let (directories, is_absent) = spill::directories(&inspection.arguments.spills)?;
-            inspection.is_empty_but_configured |= is_absent;
-            for dir in directories {
+            for dir in spill::directories(&inspection.arguments.spills)? {
                 let directory = SpillDirectory::new(&dir, &inspection.env);
                 inspection.components.push(Arc::new(directory));
             }

@@ -117,11 +117,13 @@ fn the_configured_directory_is_audited_unless_others_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let yaml = "eventlog:\n  async:\n    spillover-path: ./spillover\n";
     std::fs::write(dir.path().join("tidegate.yaml"), yaml).unwrap();
-    // Nothing was spilled yet.
+    // Nobody can say whether anything was ever spilled.
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert_eq!(ran.stdout, "{\"components\":[],\"unaccounted\":0}\n");
-    assert!(ran.stderr.contains("`./spillover`"), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    assert_eq!(
+        ran.json()["components"][0]["findings"][0]["code"],
+        "spill.missing"
+    );
     spilled(&dir.path().join("spillover"), 5);
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -172,7 +174,7 @@ fn nothing_to_audit_is_said_and_a_directory_that_cannot_be_read_fails() {
 }
 
 #[test]
-fn a_line_that_cannot_be_read_is_there_and_unverifiable() {
+fn a_line_that_cannot_be_read_is_missing_and_named() {
     let dir = tempfile::tempdir().unwrap();
     spilled(dir.path(), 10);
     let path = dir.path().join("eventlog-spillover.jsonl");
@@ -180,7 +182,45 @@ fn a_line_that_cannot_be_read_is_there_and_unverifiable() {
     bytes[20] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let ran = audit(dir.path());
-    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
-    assert_eq!(ran.json()["components"][0]["unverifiable"], 1);
-    assert_eq!(ids(dir.path()).len(), 10);
+    assert_eq!(ran.code, Some(4), "{}", ran.stdout);
+    let component = &ran.json()["components"][0];
+    assert_eq!(component["unaccounted"], 1);
+    assert_eq!(component["missing"][0]["id"], ids(dir.path())[0]);
+    assert_eq!(component["findings"][0]["code"], "line.unreadable");
+}
+
+#[test]
+fn a_directory_without_books_or_files_is_not_approved() {
+    let dir = tempfile::tempdir().unwrap();
+    spilled(dir.path(), 10);
+    std::fs::remove_file(dir.path().join("eventlog-spillover.jsonl")).unwrap();
+    std::fs::remove_file(dir.path().join("eventlog-spillover.books")).unwrap();
+    let first = |ran: &Ran| ran.json()["components"][0]["findings"][0]["code"].clone();
+    let ran = audit(dir.path());
+    assert_eq!((ran.code, first(&ran)), (Some(3), "books.missing".into()));
+    std::fs::remove_file(dir.path().join("eventlog-spillover.lock")).unwrap();
+    let ran = audit(dir.path());
+    assert_eq!((ran.code, first(&ran)), (Some(3), "spill.missing".into()));
+    let path = dir.path().display().to_string();
+    let ran = run_in(Path::new("/"), &["audit", "--spill", &path]);
+    assert!(!ran.stdout.contains('✓'), "{}", ran.stdout);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_place_of_a_spill_file_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    spilled(dir.path(), 3);
+    for name in [
+        "eventlog-spillover.jsonl",
+        "eventlog-spillover.rejected.jsonl",
+    ] {
+        let path = dir.path().join(name);
+        std::fs::remove_file(&path).ok();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let ran = audit(dir.path());
+        assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+        assert_eq!(ran.json()["error"]["code"], "spill.unreadable");
+    }
 }

@@ -6,6 +6,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tidegate_core::env::Env;
+use tidegate_log::{EmbeddedConfig, EmbeddedLog};
 
 use crate::command::{Ran, run_in, run_with_input, tidegate};
 use crate::running::signal;
@@ -235,17 +237,33 @@ fn a_tail_follows_until_ctrl_c_and_ends_well() {
 }
 
 #[test]
-fn a_directory_that_another_command_holds_is_waited_for_and_then_refused() {
+fn a_tail_that_reads_the_files_follows_what_other_commands_send() {
     let dir = configured(CONFIG);
     send_one(dir.path(), "before");
-    let mut child = tidegate(dir.path(), &["tail", "orders", "--from", "earliest"])
+    let arguments = ["tail", "orders", "--from", "earliest", "--max", "2"];
+    let mut child = tidegate(dir.path(), &arguments)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    for value in ["before", "meanwhile"] {
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert!(line.contains(value), "{line}");
+        if value == "before" {
+            send_one(dir.path(), "meanwhile");
+        }
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_directory_that_another_command_holds_is_waited_for_and_then_refused() {
+    let dir = configured(CONFIG);
+    send_one(dir.path(), "before");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let config = EmbeddedConfig::new(dir.path().join("log"));
+    let holder = runtime.block_on(async { EmbeddedLog::open(&Env::system(), config).unwrap() });
     let sender = tidegate(
         dir.path(),
         &["send", "orders", "--value", "x", "-o", "json"],
@@ -257,7 +275,7 @@ fn a_directory_that_another_command_holds_is_waited_for_and_then_refused() {
     let ran: Ran = sender.wait_with_output().unwrap().into();
     assert_eq!(ran.code, Some(1));
     assert_eq!(ran.json()["error"]["code"], "log.locked");
-    let process = format!("process {}", child.id());
+    let process = format!("process {}", std::process::id());
     assert!(ran.stderr.contains(&process), "{}", ran.stderr);
     // One that waits gets its turn.
     let mut waiting = tidegate(dir.path(), &["send", "orders", "--value", "y"])
@@ -265,12 +283,13 @@ fn a_directory_that_another_command_holds_is_waited_for_and_then_refused() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    line.clear();
+    let mut line = String::new();
     let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
     stderr.read_line(&mut line).unwrap();
     assert!(line.contains("waiting for it"), "{line}");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    // Who only reads does not wait.
+    assert_eq!(read_all(dir.path()).len(), 1);
+    runtime.block_on(holder.close());
     assert_eq!(waiting.wait_with_output().unwrap().status.code(), Some(0));
     assert_eq!(read_all(dir.path()).len(), 2);
 }
@@ -285,15 +304,14 @@ fn a_missing_database_is_named_and_nothing_is_made() {
         let code = ran.json()["error"]["code"].as_str().unwrap().to_owned();
         (ran.code, code)
     };
-    for arguments in [
-        &["send", "nothing", "--value", "x"][..],
-        &["tail", "nothing"],
+    for (arguments, code) in [
+        (
+            &["send", "nothing", "--value", "x"][..],
+            "log.unknown-topic",
+        ),
+        (&["tail", "orders"], "log.missing"),
     ] {
-        assert_eq!(
-            json(arguments),
-            (Some(1), "log.unknown-topic".to_owned()),
-            "{arguments:?}"
-        );
+        assert_eq!(json(arguments), (Some(1), code.to_owned()), "{arguments:?}");
         assert!(
             !dir.path().join("log").exists(),
             "{arguments:?} made a directory"

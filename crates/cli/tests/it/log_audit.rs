@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::command::{run_in, run_with_input};
 use crate::log::{CONFIG, configured, lines, read_all, send_one};
+use crate::running::Running;
 
 /// Turns the bits of `value` where it lies in a file of `dir` whose name has this in it.
 pub(crate) fn turn(dir: &Path, name: &str, value: &str) -> PathBuf {
@@ -35,12 +36,10 @@ fn damage(dir: &Path, value: &str) -> PathBuf {
 #[test]
 fn an_untouched_log_is_accounted_for() {
     let dir = configured(CONFIG);
+    // What was not audited is no proof.
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
-    assert_eq!(
-        (ran.code, ran.json()["components"].as_array().unwrap().len()),
-        (Some(0), 0)
-    );
-    assert!(ran.stderr.contains("nothing was sent"), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(2));
+    assert_eq!(ran.json()["error"]["code"], "audit.nothing");
     for value in ["one", "two"] {
         send_one(dir.path(), value);
     }
@@ -371,4 +370,138 @@ fn copy(from: &Path, to: &Path) {
             false => drop(std::fs::copy(entry.path(), target).unwrap()),
         }
     }
+}
+
+#[test]
+fn reading_makes_no_log_where_one_is_gone() {
+    let dir = configured(CONFIG);
+    send_one(dir.path(), "one");
+    let log = dir.path().join("log");
+    for entry in std::fs::read_dir(&log).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => std::fs::remove_dir_all(path).unwrap(),
+            false if path.ends_with("lock") => {}
+            false => std::fs::remove_file(path).unwrap(),
+        }
+    }
+    let code = |arguments: &[&str]| {
+        let ran = run_in(dir.path(), arguments);
+        (ran.code, ran.json()["error"]["code"].clone())
+    };
+    let missing = (Some(1), serde_json::Value::from("log.missing"));
+    assert_eq!(code(&["audit", "-o", "json"]), missing);
+    for command in [
+        &["tail", "orders", "--until", "end", "-o", "json"][..],
+        &[
+            "tail",
+            "orders",
+            "--until",
+            "end",
+            "-o",
+            "json",
+            "--log-dir",
+            "typo",
+        ],
+    ] {
+        assert_eq!(code(command), missing, "{command:?}");
+    }
+    assert_eq!(code(&["audit", "-o", "json"]), missing);
+    assert!(!dir.path().join("typo").exists());
+}
+
+#[test]
+fn a_log_without_topics_was_audited_and_has_no_events() {
+    let dir = configured("log: {embedded: {path: log, journal-size: 1MiB, segment-size: 1MiB}}\n");
+    let running = Running::start(dir.path(), &[]);
+    running.signal("-TERM");
+    running.end();
+    let ran = run_in(dir.path(), &["audit", "-o", "json", "--log-dir", "log"]);
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+    let components = ran.json()["components"].clone();
+    assert_eq!(components.as_array().unwrap().len(), 1, "{components}");
+    assert_eq!(components[0]["books"]["accepted"], 0);
+}
+
+#[test]
+fn a_log_is_read_beside_a_process_that_stands_still_and_nothing_is_written() {
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &[]);
+    let id = send_one(dir.path(), "one");
+    running.signal("-STOP");
+    let files = || {
+        let entries = std::fs::read_dir(dir.path().join("log")).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> = paths
+            .filter_map(|path| Some((path.clone(), std::fs::read(path).ok()?)))
+            .collect();
+        files.sort();
+        files
+    };
+    let before = files();
+    let ran = run_in(
+        dir.path(),
+        &["audit", "-o", "json", "--direct", "--log-dir", "log"],
+    );
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+    assert_eq!(ran.json()["components"][0]["recount"]["queued"], 1);
+    let tail = ["tail", "orders", "--direct", "--until", "end", "-o", "json"];
+    assert_eq!(lines(&run_in(dir.path(), &tail))[0]["value"], "one");
+    let ran = run_in(
+        dir.path(),
+        &["where", &id, "--direct", "--log-dir", "log", "-o", "json"],
+    );
+    assert_eq!(ran.json()["place"], "queued", "{}", ran.stderr);
+    assert_eq!(files(), before);
+    running.signal("-CONT");
+    running.signal("-TERM");
+    running.end();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_place_of_a_file_of_the_log_is_refused_and_not_waited_for() {
+    let dir = configured(CONFIG);
+    send_one(dir.path(), "one");
+    let log = dir.path().join("log");
+    let segments = std::fs::read_dir(log.join("topic-orders")).unwrap();
+    let segments = segments.map(|entry| entry.unwrap().path());
+    let segment = segments
+        .filter(|path| path.extension().is_some_and(|e| e == "seg"))
+        .next()
+        .unwrap();
+    for path in [segment, log.join("manifest")] {
+        let kept = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        for command in [
+            &["audit", "-o", "json"][..],
+            &["log", "check", "-o", "json"],
+        ] {
+            let ran = run_in(dir.path(), command);
+            assert_eq!(ran.code, Some(1), "{command:?} {}", ran.stdout);
+            assert!(ran.stdout.contains("a pipe"), "{}", ran.stdout);
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, kept).unwrap();
+    }
+}
+
+#[test]
+fn records_are_shown_although_the_group_that_made_their_topic_is_damaged() {
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &[]);
+    for value in ["one", "two"] {
+        send_one(dir.path(), value);
+    }
+    running.signal("-KILL");
+    running.end();
+    turn(&dir.path().join("log"), "/journal-", "orders");
+    let values = read_all(dir.path());
+    let values: Vec<&str> = values
+        .iter()
+        .map(|line| line["value"].as_str().unwrap())
+        .collect();
+    assert_eq!(values, ["one", "two"]);
 }

@@ -17,6 +17,7 @@ mod broker;
 mod check;
 mod command;
 mod config;
+mod damage;
 #[cfg(feature = "demo")]
 mod demo;
 #[cfg(feature = "demo")]

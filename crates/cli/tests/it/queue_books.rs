@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use crate::command::{Ran, run_in};
 
 /// A queue, and the commands that are run on it.
-struct Tables {
+pub(crate) struct Tables {
     runtime: Runtime,
     store: Store,
     queue: Queue,
@@ -41,7 +41,7 @@ impl Tables {
         }
     }
 
-    fn on_sqlite(dir: &Path) -> Self {
+    pub(crate) fn on_sqlite(dir: &Path) -> Self {
         let url = format!("sqlite://{}", dir.join("queue.db").display());
         Self::open(&StoreOptions::new(&url), url)
     }
@@ -122,7 +122,7 @@ impl Tables {
         });
     }
 
-    fn execute(&self, sql: String) {
+    pub(crate) fn execute(&self, sql: String) {
         self.runtime.block_on(async {
             let mut tx = self.store.begin().await.unwrap();
             let query = sqlx::raw_sql(AssertSqlSafe(sql));
@@ -143,13 +143,18 @@ impl Tables {
         });
     }
 
+    /// Ends its use: the file alone is the whole database.
+    pub(crate) fn close(self) {
+        self.runtime.block_on(self.store.close()).unwrap();
+    }
+
     fn run(&self, arguments: &[&str]) -> Ran {
         let mut all = arguments.to_vec();
         all.extend(["--store", &self.url]);
         run_in(Path::new("/"), &all)
     }
 
-    fn audit(&self) -> Ran {
+    pub(crate) fn audit(&self) -> Ran {
         self.run(&["audit", "-o", "json"])
     }
 
@@ -176,6 +181,20 @@ fn said(result: HandlerResult, error: Option<&str>) -> HandlerState {
         attempts: 1,
         error: error.map(str::to_owned),
     }
+}
+
+/// Twelve events in a queue: six are done, two wait for a retry, the others wait for their turn.
+pub(crate) fn settled(tables: &Tables) {
+    tables.publish(12);
+    let claimed: Vec<ClaimedEvent> = (0..8).flat_map(|_| tables.claim(1)).collect();
+    for event in &claimed[..5] {
+        tables.complete(event);
+    }
+    tables.fail(&claimed[5], "no address");
+    tables.retry(&claimed[6], "busy");
+    tables.retry(&claimed[7], "busy");
+    tables.end_batches(&claimed);
+    tables.sound();
 }
 
 /// Books and tables agree wherever events are, while somebody has the database open.
@@ -294,7 +313,8 @@ fn an_event_that_came_back_is_named(tables: &Tables) {
     let (number, id) = (claimed[0].claim.id, claimed[0].claim.event_id);
     tables.execute(format!("DELETE FROM tidegate_log WHERE id = {number}"));
     let shown = tables.run(&["audit"]);
-    assert_eq!(shown.code, Some(4), "{}", shown.stderr);
+    // It is there, and nobody has lost it.
+    assert_eq!(shown.code, Some(3), "{}", shown.stderr);
     for words in [
         "is missing (place delivered",
         "is there and should not be (place queued",
@@ -417,6 +437,96 @@ fn on_sqlite_an_audit_beside_the_work_misses_nothing() {
     an_audit_beside_the_work_misses_nothing(&Tables::on_sqlite(dir.path()));
 }
 
+/// By hand, an event that waits is put into the log as well.
+fn an_event_in_two_tables_is_found(tables: &Tables) {
+    settled(tables);
+    tables.execute(
+        "INSERT INTO tidegate_log SELECT (SELECT max(id) FROM tidegate_event), batch, ordinal, \
+         attempts, handlers, is_failed, errors FROM tidegate_log \
+         WHERE id = (SELECT min(id) FROM tidegate_log)"
+            .to_owned(),
+    );
+    let ran = tables.audit();
+    assert_eq!(ran.code, Some(3), "{} {}", ran.stdout, ran.stderr);
+    let finding = &ran.json()["components"][0]["findings"][0];
+    assert_eq!(finding["code"], "queue.twice", "{finding}");
+    assert!(finding["id"].is_string());
+}
+
+#[test]
+fn on_sqlite_an_event_in_two_tables_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    an_event_in_two_tables_is_found(&Tables::on_sqlite(dir.path()));
+}
+
+#[test]
+fn a_damaged_database_is_called_so_and_never_said_to_have_lost_nothing() {
+    let damages: [fn(&mut Vec<u8>); 4] = [
+        |bytes| bytes.truncate(bytes.len() / 2),
+        |bytes| bytes[..64].fill(0xff),
+        |bytes| *bytes = b"no database".repeat(1000),
+        Vec::clear,
+    ];
+    for damage in damages {
+        let dir = tempfile::tempdir().unwrap();
+        let tables = Tables::on_sqlite(dir.path());
+        settled(&tables);
+        tables.close();
+        let file = dir.path().join("queue.db");
+        let mut bytes = std::fs::read(&file).unwrap();
+        damage(&mut bytes);
+        std::fs::write(&file, bytes).unwrap();
+        for beside in ["queue.db-wal", "queue.db-shm"] {
+            std::fs::remove_file(dir.path().join(beside)).ok();
+        }
+        let ran = run_in(
+            dir.path(),
+            &["audit", "-o", "json", "--store", "sqlite://queue.db"],
+        );
+        assert_eq!(ran.code, Some(4), "{} {}", ran.stdout, ran.stderr);
+        assert_eq!(
+            ran.json()["error"]["code"],
+            "store.damaged",
+            "{}",
+            ran.stdout
+        );
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(
+            !said.contains("nothing that was acknowledged is lost"),
+            "{said}"
+        );
+        assert!(!said.contains("run `tidegate queue migrate`"), "{said}");
+    }
+}
+
+#[test]
+fn a_database_is_audited_where_it_lies_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let tables = Tables::on_sqlite(dir.path());
+    settled(&tables);
+    // The process goes on, so some of it is in the journal alone.
+    let url = "sqlite://queue.db";
+    let names = || {
+        let entries = std::fs::read_dir(dir.path()).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| {
+                let path = entry.unwrap().path();
+                path
+            })
+            .collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let ran = run_in(
+        dir.path(),
+        &["audit", "-o", "json", "--direct", "--store", url],
+    );
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+    assert_eq!(ran.json()["components"][0]["books"]["accepted"], 12);
+    assert_eq!(names(), before);
+}
+
 #[test]
 fn the_configured_database_is_audited_with_the_rest() {
     let dir = tempfile::tempdir().unwrap();
@@ -443,11 +553,11 @@ fn the_configured_database_is_audited_with_the_rest() {
     let tables = Tables::on_sqlite(dir.path());
     tables.define("ALTER TABLE tidegate_migration RENAME TO gone");
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert_eq!(ran.json()["error"]["code"], "store.schema");
+    assert_eq!(ran.code, Some(4), "{}", ran.stderr);
+    assert_eq!(ran.json()["error"]["code"], "store.damaged");
     let ran = run_in(dir.path(), &["where", &ids[1].to_string(), "-o", "json"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert_eq!(ran.json()["error"]["code"], "store.schema");
+    assert_eq!(ran.json()["error"]["code"], "store.damaged");
     tables.define("ALTER TABLE gone RENAME TO tidegate_migration");
     drop(tables);
     // A user who names another kind of thing wants that kind alone.
@@ -467,40 +577,46 @@ fn the_configured_database_is_audited_with_the_rest() {
     assert_eq!(ran.json()["error"]["code"], "store.away");
 }
 
-mod needs_postgres {
-    use super::*;
+/// A schema of its own on PostgreSQL, named in the address that the commands get.
+pub(crate) fn with_postgres(rule: impl FnOnce(&Tables)) {
+    let server = std::env::var("DATABASE_URL").unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let schema = format!("cli_{}_{}", std::process::id(), now.unwrap().as_nanos());
+    let runtime = Runtime::new().unwrap();
+    let admin = |sql: String| {
+        runtime.block_on(async {
+            let options = StoreOptions::new(&server);
+            let store = Store::open(&options, &Env::system()).await.unwrap();
+            let mut tx = store.begin().await.unwrap();
+            let StoreTx::Postgres(connection) = &mut tx else {
+                panic!("DATABASE_URL names PostgreSQL");
+            };
+            let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+            sql.execute(connection.connection()).await.unwrap();
+            tx.commit().await.unwrap();
+        });
+    };
+    admin(format!("CREATE SCHEMA {schema}"));
+    let url = format!("{server}?options=-csearch_path%3D{schema}");
+    let tables = Tables::open(&StoreOptions::new(&url), url.clone());
+    rule(&tables);
+    drop(tables);
+    admin(format!("DROP SCHEMA {schema} CASCADE"));
+}
 
-    /// A schema of its own, named in the address that the commands get.
-    fn with(rule: impl FnOnce(&Tables)) {
-        let server = std::env::var("DATABASE_URL").unwrap();
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let schema = format!("cli_{}_{}", std::process::id(), now.unwrap().as_nanos());
-        let runtime = Runtime::new().unwrap();
-        let admin = |sql: String| {
-            runtime.block_on(async {
-                let options = StoreOptions::new(&server);
-                let store = Store::open(&options, &Env::system()).await.unwrap();
-                let mut tx = store.begin().await.unwrap();
-                let StoreTx::Postgres(connection) = &mut tx else {
-                    panic!("DATABASE_URL names PostgreSQL");
-                };
-                let sql = sqlx::raw_sql(AssertSqlSafe(sql));
-                sql.execute(connection.connection()).await.unwrap();
-                tx.commit().await.unwrap();
-            });
-        };
-        admin(format!("CREATE SCHEMA {schema}"));
-        let url = format!("{server}?options=-csearch_path%3D{schema}");
-        let tables = Tables::open(&StoreOptions::new(&url), url.clone());
-        rule(&tables);
-        drop(tables);
-        admin(format!("DROP SCHEMA {schema} CASCADE"));
-    }
+mod needs_postgres {
+    use super::with_postgres as with;
 
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn every_event_in_the_tables_is_shown() {
         with(super::every_event_in_the_tables_is_shown);
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn an_event_in_two_tables_is_found() {
+        with(super::an_event_in_two_tables_is_found);
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tidegate_core::Offset;
-use tidegate_core::books::{Bucket, LossReason, Place, Posting};
+use tidegate_core::books::LossReason;
 use tidegate_log::{
-    Assignment, Batch, Commit, Fence, LogError, OffsetCommit, SessionEvent, StartAt, StoredRecord,
-    TopicPartition,
+    Assignment, Batch, Fence, LogError, SessionEvent, StartAt, StoredRecord, TopicPartition,
 };
 
 use super::{Consumer, RELEASE_SHARE, RELEASE_TIMEOUT, SessionEnd};
+use crate::commit::CommitPlan;
 use crate::handler::ConsumedRecord;
 use crate::hop::RetryHistory;
 use crate::lanes::{DueTime, LaneKey, PartitionWork, SettledRecord, Work};
@@ -309,57 +309,64 @@ impl Consumer {
         }
     }
 
-    /// The next record of a partition is not there any more, or there is no offset to begin at.
-    pub(super) async fn lost_records(
+    /// The next record of a partition is not there any more, or there is no offset to begin at. Its records in hand
+    /// come first.
+    pub(super) fn on_lost_records(
         &mut self,
-        at: TopicPartition,
+        at: &TopicPartition,
         asked: Offset,
         start: Offset,
-    ) -> SessionEnd {
+    ) -> Option<SessionEnd> {
         if asked == StartAt::NO_OFFSET {
-            return SessionEnd::Fatal(format!(
+            return Some(SessionEnd::Fatal(format!(
                 "group `{}` has no committed offset for {at}, and `auto-offset-reset` is none",
                 self.seat.group
-            ));
+            )));
         }
-        let lost = u64::try_from(start.0.saturating_sub(asked.0)).unwrap_or(0);
+        if start <= asked {
+            return Some(SessionEnd::Fatal(format!(
+                "offset {asked} of {at} lies behind the end of the log"
+            )));
+        }
+        // Of a partition that was let go the next owner finds out.
+        let partition = self.partitions.get_mut(at)?;
+        partition.lost_below = Some(start.0);
+        None
+    }
+
+    /// Passes records that the log has removed, as soon as nothing before them is in hand; then the binding stops.
+    pub(super) async fn pass_lost(&mut self) -> Option<SessionEnd> {
+        if self.commit.is_some() || self.stop_by.is_some() {
+            return None;
+        }
+        let is_alone = |found: &&PartitionWork| {
+            found.lost_below.is_some()
+                && found.let_go_by.is_none()
+                && found.park.as_ref().is_none_or(PartitionPark::is_open)
+                && found.tracker.in_hand() == 0
+                && found.pending.is_empty()
+        };
+        let partition = self.partitions.values().find(is_alone)?;
+        let (start, next) = (partition.lost_below?, partition.tracker.next());
+        let new_id = || self.binding.new_progress_id();
+        let plan = CommitPlan::passing(partition, start, LOG_RETENTION, new_id);
+        let at = partition.at.clone();
         let why = format!(
-            "offsets {asked} up to {start} of {at} are gone (`log_retention`); `start` goes on at {start}"
+            "offsets {next} up to {start} of {at} are gone (`log_retention`); `start` goes on at {start}"
         );
-        let Some(partition) = self.partitions.get(&at).filter(|_| lost > 0) else {
-            return SessionEnd::Fatal(why);
-        };
-        let posting = Posting {
-            bucket: Bucket::Offsets {
-                partition: at.partition,
-                first: asked,
-                last: Offset(start.0 - 1),
-            },
-            from: Some(Place::Queued),
-            to: Some(Place::Lost(LOG_RETENTION)),
-            count: lost,
-            id_sum: 0,
-        };
-        let passed = OffsetCommit {
-            at: at.clone(),
-            fence: partition.fence,
-            next: start,
-            metadata: String::new(),
-            postings: vec![posting],
-        };
-        let commit = Commit {
-            appends: Vec::new(),
-            offsets: vec![passed],
-        };
-        match self.committer.clone().make(commit, Vec::new()).await {
+        let committer = self.committer.clone();
+        match committer
+            .make(plan.commit, plan.progress, plan.changed)
+            .await
+        {
             Ok(()) => {
                 tracing::error!(
-                    binding = self.binding.options.name, %at, %asked, %start, lost, reason = "log_retention",
+                    binding = self.binding.options.name, %at, next, start, reason = "log_retention",
                     "records were removed before they were read"
                 );
-                SessionEnd::Fatal(why)
+                Some(SessionEnd::Fatal(why))
             }
-            Err(failed) => SessionEnd::Lost(failed.error),
+            Err(failed) => Some(SessionEnd::Lost(failed.error)),
         }
     }
 

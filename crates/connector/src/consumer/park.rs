@@ -20,6 +20,7 @@ use crate::parked::{
     LoadedRows, ParkLease, ParkedIn, ParkedRow, ParkedStore, PartitionPark, ProgressRow,
     StoreCallKind,
 };
+use crate::planted_bugs::{PlantedBug, is};
 use crate::progress::{self, CommitNotes};
 use crate::telemetry;
 
@@ -105,6 +106,17 @@ async fn make(
             store.drop_progress(&of, gone).await?;
             Ok(StoreAnswer::Dropped)
         }
+    }
+}
+
+/// A record whose row is in the store.
+fn as_parked(row: &ParkedRow, from: Place) -> SettledRecord {
+    SettledRecord {
+        event_id: row.event_id,
+        moved: Some((from, Place::Parked)),
+        appends: Vec::new(),
+        reason: None,
+        delivery: 0,
     }
 }
 
@@ -269,13 +281,7 @@ impl Consumer {
                     changes.delivered.len() as u64,
                 );
                 for (row, from) in stored {
-                    let settled = SettledRecord {
-                        event_id: row.event_id,
-                        moved: Some((from, Place::Parked)),
-                        appends: Vec::new(),
-                        reason: None,
-                        delivery: 0,
-                    };
+                    let settled = as_parked(&row, from);
                     if let Some(partition) = self.partitions.get_mut(&at) {
                         partition.settle(row.offset.0, settled);
                     }
@@ -506,12 +512,18 @@ impl Consumer {
         parked: Work,
     ) -> Option<Work> {
         let place = self.place_of(work);
-        let park = self.partitions.get_mut(at)?.park.as_mut()?;
+        let partition = self.partitions.get_mut(at)?;
+        let park = partition.park.as_mut()?;
         if work.is_parked {
             park.put(row, None);
             return Some(parked);
         }
+        let offset = row.offset.0;
+        let early = is(PlantedBug::ParkAfterCommit).then(|| as_parked(&row, place.clone()));
         park.put(row, Some((Some(parked), place)));
+        if let Some(stored) = early {
+            partition.settle(offset, stored);
+        }
         None
     }
 

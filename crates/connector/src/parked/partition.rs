@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,6 +36,21 @@ pub(crate) enum StoreCallKind {
     Drop(GoneProgress),
 }
 
+/// Until when a lease is held, as runs see it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HeldUntil(Arc<AtomicU64>);
+
+impl HeldUntil {
+    fn set(&self, until: Duration) {
+        let until = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+        self.0.store(until, Ordering::Release);
+    }
+
+    pub(crate) fn is_over(&self, now: Duration) -> bool {
+        now >= Duration::from_micros(self.0.load(Ordering::Acquire))
+    }
+}
+
 /// The lease of a partition and its rows.
 #[derive(Debug)]
 pub(crate) struct LoadedRows {
@@ -57,7 +73,7 @@ pub(crate) struct PartitionPark {
     pub(crate) of: ParkedIn,
     is_ordered: bool,
     lease: Option<ParkLease>,
-    held_until: Duration,
+    held_until: HeldUntil,
     /// Whether rows that nobody counts were removed, so that records may flow.
     is_clean: bool,
     renew_at: Duration,
@@ -89,7 +105,7 @@ impl PartitionPark {
             of,
             is_ordered,
             lease: None,
-            held_until: Duration::ZERO,
+            held_until: HeldUntil::default(),
             is_clean: false,
             renew_at: now,
             try_at: now,
@@ -174,7 +190,12 @@ impl PartitionPark {
 
     /// Whether handlers may begin.
     pub(crate) fn flows(&self, now: Duration) -> bool {
-        self.is_open() && (!self.is_ordered || now < self.held_until)
+        self.is_open() && (!self.is_ordered || !self.held_until.is_over(now))
+    }
+
+    /// Until when runs may go on, where keys are ordered.
+    pub(crate) fn held_until(&self) -> Option<HeldUntil> {
+        self.is_ordered.then(|| self.held_until.clone())
     }
 
     /// Whether no more records may be parked.
@@ -360,7 +381,7 @@ impl PartitionPark {
 
     /// The lease is held from `began` on.
     pub(crate) fn renewed(&mut self, began: Duration) {
-        self.held_until = began + self.span();
+        self.held_until.set(began + self.span());
         self.renew_at = began + self.span() / 3;
     }
 

@@ -10,6 +10,7 @@ use tidegate_core::env::Env;
 use tidegate_log::kafka::{KafkaConfig, KafkaLog};
 use tidegate_testkit::child::{self, ChildLines};
 
+use crate::ordered_processes as ordered;
 use crate::scene::{text, transient};
 use crate::scripted_log::{CommitFault, ScriptedLog};
 
@@ -27,6 +28,8 @@ pub(crate) enum Part {
     DieBefore,
     /// It is killed so many microseconds into that commit, or right behind it.
     DieWithin(u64),
+    /// It works on ordered keys, with rows in PostgreSQL, until it is killed.
+    Ordered,
 }
 
 impl Part {
@@ -36,6 +39,7 @@ impl Part {
             Self::Slow => "slow".to_owned(),
             Self::DieBefore => "before".to_owned(),
             Self::DieWithin(micros) => micros.to_string(),
+            Self::Ordered => "ordered".to_owned(),
         }
     }
 }
@@ -103,12 +107,19 @@ fn child_process_entry() {
         let log = KafkaLog::connect(config, env.fork("kafka")).await.unwrap();
         let log = ScriptedLog::new(&(Arc::new(log) as _));
         match part.as_str() {
-            "calm" | "slow" => {}
+            "calm" | "slow" | "ordered" => {}
             "before" => log.fail_next(CommitFault::DieBefore),
             micros => {
                 let wait = Duration::from_micros(micros.parse().unwrap());
                 log.fail_next(CommitFault::DieWithin(wait));
             }
+        }
+        if part == "ordered" {
+            let tells = |line: String| child::say(&line);
+            let connector = ordered::start(Arc::new(log), &env, &topic, &group, tells).await;
+            std::future::pending::<()>().await;
+            drop(connector);
+            return;
         }
         let connector = Connector::new(Arc::new(log), &env);
         let tells = |value: &str, tier| child::say(&format!("call {value} {tier}"));

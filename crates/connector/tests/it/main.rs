@@ -11,6 +11,7 @@ mod fast_clock;
 mod model_only;
 mod numbers;
 mod observed;
+mod ordered_processes;
 mod parked_only;
 mod planted;
 mod processes;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_connector::BindingOptions;
-use tidegate_core::TierIndex;
+use tidegate_connector::{Binding, BindingOptions, Connector, DltStrategy};
+use tidegate_core::{Code, Failure, TierIndex};
 use tidegate_sim::LogFault;
 
-use crate::scene::{Scene, Script, on_model, text, transient};
+use crate::scene::{Scene, Script, on_model, permanent, text, transient};
 
 #[test]
 fn c20_the_default_ladder_in_virtual_time() {
@@ -155,5 +155,42 @@ fn c07_a_member_that_was_taken_for_dead_commits_nothing() {
         }
         let tier = options.tier_topic(TierIndex(1)).unwrap();
         assert_eq!(scene.records(&tier, 0).await.len(), 1);
+    });
+}
+
+#[test]
+fn a_dead_letter_waits_until_its_handler_is_there() {
+    on_model(|scene: Scene| async move {
+        let topic = scene.topic("orders", 1).await;
+        let mut options = scene.options(&topic);
+        options.dlt.strategy = DltStrategy::AlertAndStore;
+        let script = Script::new(&scene);
+        let calls = Arc::new(tidegate_core::Mutex::new(Vec::new()));
+        let told = Arc::clone(&calls);
+        let binding = Binding::new(options, script.answers(|_| permanent("business.rule")));
+        let binding = binding.on_dead_letter(move |letter| {
+            let value = text(letter.letter.value.as_ref());
+            let mut told = told.lock();
+            told.push(value.clone());
+            let count = told.iter().filter(|seen| **seen == value).count();
+            let code = Code::from_static("connection.refused");
+            let answer = match value.as_str() {
+                // It is away for a while.
+                "a" if count <= 10 => Err(Failure::transient(code, "away")),
+                "b" => Err(Failure::permanent(code, "never")),
+                _ => Ok(()),
+            };
+            async { answer }
+        });
+        let connector = Connector::new(Arc::clone(&scene.log), &scene.env);
+        connector.register(binding).unwrap();
+        connector.start("orders").await.unwrap();
+        scene.send(&topic, 0, &["a", "b", "c"]).await;
+        while calls.lock().last().is_none_or(|last| last != "c") {
+            scene.env.clock.sleep(Duration::from_secs(1)).await;
+        }
+        connector.stop("orders").await.unwrap();
+        let count = |value: &str| calls.lock().iter().filter(|seen| *seen == value).count();
+        assert_eq!((count("a"), count("b"), count("c")), (11, 3, 1));
     });
 }

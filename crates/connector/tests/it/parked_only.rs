@@ -20,7 +20,7 @@ async fn send(scene: &Scene, topic: &tidegate_core::Topic, values: &[&str]) {
 }
 
 #[test]
-fn c33_a_store_that_is_away_holds_the_partition() {
+pub(crate) fn c33_a_store_that_is_away_holds_the_partition() {
     on_model(|scene: Scene| async move {
         let topic = scene.topic("orders", 1).await;
         let mut options = scene.options(&topic);
@@ -96,6 +96,47 @@ fn c33_nothing_is_handled_without_the_lease() {
         scene.env.clock.sleep(Duration::from_millis(2)).await;
         let next = store.acquire(&of, "next", span).await.unwrap();
         assert!(next.is_some());
+    });
+}
+
+#[test]
+fn c33_a_run_ends_with_its_lease() {
+    on_model(|scene: Scene| async move {
+        let topic = scene.topic("orders", 1).await;
+        let mut options = scene.options(&topic);
+        options.ordering = OrderingMode::KeyOrdered;
+        let script = Script::new(&scene);
+        let clock = Arc::clone(&scene.env.clock);
+        let handler = script.handler(move |_| {
+            let clock = Arc::clone(&clock);
+            async move {
+                clock.sleep(Duration::from_secs(3)).await;
+                Ok(())
+            }
+        });
+        send(
+            &scene,
+            &topic,
+            &["a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7"],
+        )
+        .await;
+        let connector = scene.start_with_store(options.clone(), handler).await;
+        scene
+            .until("the first is in hand", || script.calls().len() == 1)
+            .await;
+        let store = scene.parked.clone().unwrap();
+        store.set_rates(ParkedRates {
+            refuse: 1_000,
+            ..ParkedRates::default()
+        });
+        scene.env.clock.sleep(Duration::from_secs(40)).await;
+        // A run that began under the lease has records left, and somebody else may have them by now.
+        let begun = script.calls().len();
+        assert!((2..=4).contains(&begun), "{begun} calls in a lease of 10 s");
+        store.set_rates(ParkedRates::default());
+        scene.until_committed(&options.group, &topic, 8).await;
+        connector.stop("orders").await.unwrap();
+        assert_eq!(script.values().len(), 8);
     });
 }
 

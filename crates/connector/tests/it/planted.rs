@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_connector::{PlantedBug, plant};
 
 use crate::conformance::{breaker, faults, offsets, tiers};
+use crate::parked_only;
 use crate::scene::on_model;
 use crate::simulation;
 
@@ -31,7 +32,7 @@ fn seed_that_catches(bug: PlantedBug) -> Option<u64> {
 #[test]
 fn planted_bugs_are_caught_by_rules() {
     type Work = fn();
-    let rules: [(PlantedBug, Work); 8] = [
+    let rules: [(PlantedBug, Work); 9] = [
         (PlantedBug::CommitBeforeHandling, || {
             on_model(offsets::c01_a_record_is_settled_before_its_offset_is_committed);
         }),
@@ -56,6 +57,10 @@ fn planted_bugs_are_caught_by_rules() {
         (PlantedBug::MissingTopicPassed, || {
             on_model(faults::c22_a_missing_tier_keeps_the_record);
         }),
+        (
+            PlantedBug::ParkAfterCommit,
+            parked_only::c33_a_store_that_is_away_holds_the_partition,
+        ),
     ];
     for (bug, work) in rules {
         work();

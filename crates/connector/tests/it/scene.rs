@@ -80,7 +80,15 @@ pub(crate) fn on_embedded<R: Future<Output = ()> + Send + 'static>(rule: impl Fn
 
 /// Plays a rule on the broker that the environment names.
 pub(crate) fn on_kafka<R: Future<Output = ()> + Send + 'static>(rule: impl FnOnce(Scene) -> R) {
-    in_runtime(async {
+    on_kafka_within(LIMIT * 3, rule);
+}
+
+/// The same for a rule that takes longer.
+pub(crate) fn on_kafka_within<R: Future<Output = ()> + Send + 'static>(
+    limit: Duration,
+    rule: impl FnOnce(Scene) -> R,
+) {
+    within(limit, async {
         let env = Arc::new(Env::system());
         let servers = std::env::var("KAFKA_BOOTSTRAP").expect("KAFKA_BOOTSTRAP is not set");
         let config = KafkaConfig::new("test", &servers);
@@ -99,13 +107,17 @@ pub(crate) fn on_kafka<R: Future<Output = ()> + Send + 'static>(rule: impl FnOnc
 }
 
 pub(crate) fn in_runtime(test: impl Future<Output = ()>) {
+    within(LIMIT * 3, test);
+}
+
+fn within(limit: Duration, test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(2)
         .build()
         .unwrap();
     runtime.block_on(async {
-        tokio::time::timeout(LIMIT * 3, test)
+        tokio::time::timeout(limit, test)
             .await
             .expect("the rule takes too long");
     });
@@ -187,6 +199,10 @@ impl Script {
         self.calls.lock().clone()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.calls.lock().len()
+    }
+
     pub(crate) fn values(&self) -> Vec<String> {
         self.calls().into_iter().map(|call| call.value).collect()
     }
@@ -202,6 +218,11 @@ impl Script {
 }
 
 impl Scene {
+    /// Whether the rule is played on a broker.
+    pub(crate) fn is_on_broker(&self) -> bool {
+        self.model.is_none() && self.dir.is_none()
+    }
+
     /// A name that nobody else has.
     pub(crate) fn name(&self, what: &str) -> String {
         match self.run {

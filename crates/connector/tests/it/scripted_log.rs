@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -37,6 +38,8 @@ struct CommitScript {
     faults: VecDeque<CommitFault>,
     /// A topic that is not there as far as commits go.
     missing: Option<Topic>,
+    /// Records of a partition before this offset are not there any more, as far as polls go.
+    removed: Option<(TopicPartition, Offset)>,
     /// Groups of commits, with the offset of partition 0.
     commits: Vec<(GroupName, Option<i64>)>,
     failed: usize,
@@ -67,6 +70,11 @@ impl ScriptedLog {
         self.script.lock().missing = topic;
     }
 
+    /// Polls find no records of this partition before this offset from now on, and say so once.
+    pub(crate) fn remove_before(&self, at: &TopicPartition, offset: Offset) {
+        self.script.lock().removed = Some((at.clone(), offset));
+    }
+
     /// How many commits failed.
     pub(crate) fn failed(&self) -> usize {
         self.script.lock().failed
@@ -85,9 +93,26 @@ struct ScriptedSession {
     beneath: Arc<dyn Session>,
     group: GroupName,
     script: Arc<Mutex<CommitScript>>,
+    /// Whether it said that records are not there any more.
+    has_told: AtomicBool,
 }
 
 impl ScriptedSession {
+    /// The error in place of records that are not there any more.
+    fn removed_in(&self, event: &SessionEvent) -> Option<LogError> {
+        let removed = self.script.lock().removed.clone();
+        let (SessionEvent::Records { batch, .. }, Some((at, start))) = (event, removed) else {
+            return None;
+        };
+        let asked = batch.records.first()?.offset;
+        (batch.at == at && asked < start).then_some(LogError::OutOfRange {
+            at,
+            asked,
+            start,
+            end: start,
+        })
+    }
+
     /// The fault of a commit, if it has one.
     fn fault(&self, commit: &Commit) -> Result<Option<CommitFault>, LogError> {
         let mut script = self.script.lock();
@@ -116,7 +141,17 @@ fn unknown() -> LogError {
 
 impl Session for ScriptedSession {
     fn poll(&self) -> LogFuture<'_, SessionEvent> {
-        self.beneath.poll()
+        Box::pin(async move {
+            loop {
+                let event = self.beneath.poll().await?;
+                let Some(asked) = self.removed_in(&event) else {
+                    return Ok(event);
+                };
+                if !self.has_told.swap(true, Ordering::Relaxed) {
+                    return Err(asked);
+                }
+            }
+        })
     }
 
     fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
@@ -251,6 +286,7 @@ impl Log for ScriptedLog {
                 beneath,
                 group,
                 script,
+                has_told: AtomicBool::new(false),
             });
             Ok(session)
         })

@@ -46,6 +46,8 @@ macro_rules! rules {
             lifecycle::c47_a_shutdown_finishes_what_is_in_hand,
             lifecycle::an_operator_gives_a_record_up,
             faults::c04_past_the_budget_no_partition_is_passed_over,
+            faults::c04_c09_a_record_that_was_handed_back_is_not_passed,
+            faults::records_that_the_log_removed_are_posted_as_lost,
             faults::c06_settled_records_are_committed_when_a_partition_is_let_go,
             faults::c07_a_member_whose_place_is_taken_writes_nothing,
             faults::c08_c24_a_commit_that_fails_skips_nothing_and_doubles_nothing,

@@ -3,6 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Account, AuditedPath, Books, ComponentKind, Discrepancy};
+use crate::EventId;
+
+/// What an audit comes to, from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AuditVerdict {
+    /// Every event is accounted for, and nothing is damaged.
+    Clean,
+    /// Something is damaged or cannot be proven, and no event is certainly gone.
+    Findings,
+    /// Events are gone, or cannot be read where they are kept.
+    Loss,
+}
 
 /// The result of the audit of all components.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -21,6 +33,44 @@ impl Audit {
             unaccounted: components.iter().map(|audited| audited.unaccounted).sum(),
             components,
         }
+    }
+
+    /// What it comes to.
+    #[must_use]
+    pub fn verdict(&self) -> AuditVerdict {
+        let verdicts = self.components.iter().map(Audited::verdict);
+        verdicts.max().unwrap_or(AuditVerdict::Clean)
+    }
+}
+
+/// Something that is not as it should be, and that by itself is no certain loss.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AuditFinding {
+    /// The stable code.
+    pub code: String,
+    /// The description, for people.
+    pub message: String,
+    /// The event that it is about, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<EventId>,
+}
+
+impl AuditFinding {
+    /// A finding that is about no event, or about one that nobody knows.
+    #[must_use]
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        Self {
+            code: code.to_owned(),
+            message: message.into(),
+            id: None,
+        }
+    }
+
+    /// The same, about this event.
+    #[must_use]
+    pub fn about(mut self, id: Option<EventId>) -> Self {
+        self.id = id;
+        self
     }
 }
 
@@ -46,6 +96,9 @@ pub struct Audited {
     /// Where its delivered events went, and which of them are not there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<AuditedPath>,
+    /// Everything else that is not as it should be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<AuditFinding>,
 }
 
 impl Audited {
@@ -81,6 +134,30 @@ impl Audited {
             unaccounted: counts.sum(),
             missing,
             paths: Vec::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// What it comes to. Events that are in another place than the books say, or twice, are a finding: they
+    /// are there.
+    #[must_use]
+    pub fn verdict(&self) -> AuditVerdict {
+        let surplus: Vec<EventId> = self
+            .missing
+            .iter()
+            .filter(|one| one.count == -1)
+            .filter_map(|one| one.id)
+            .collect();
+        let is_elsewhere = |one: &Discrepancy| {
+            one.count < 0 || (one.count == 1 && one.id.is_some_and(|id| surplus.contains(&id)))
+        };
+        let is_path_whole = |path: &AuditedPath| path.unaccounted() == 0;
+        if !self.missing.iter().all(is_elsewhere) || !self.paths.iter().all(is_path_whole) {
+            return AuditVerdict::Loss;
+        }
+        match self.unaccounted == 0 && self.findings.is_empty() {
+            true => AuditVerdict::Clean,
+            false => AuditVerdict::Findings,
         }
     }
 
@@ -88,6 +165,13 @@ impl Audited {
     pub fn add_path(&mut self, path: AuditedPath) {
         self.unaccounted += path.unaccounted();
         self.paths.push(path);
+    }
+
+    /// The same, with findings.
+    #[must_use]
+    pub fn with_findings(mut self, findings: impl IntoIterator<Item = AuditFinding>) -> Self {
+        self.findings.extend(findings);
+        self
     }
 
     /// The same, with events of which nobody can tell any more.
@@ -101,7 +185,6 @@ impl Audited {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EventId;
     use crate::books::{Place, difference};
 
     #[test]
@@ -125,5 +208,37 @@ mod tests {
             (audit.unaccounted, audit.components[0].missing[0].id),
             (1, Some(id))
         );
+    }
+
+    #[test]
+    fn a_loss_outweighs_findings_and_findings_outweigh_silence() {
+        let audited = |missing| {
+            let (kind, books) = (ComponentKind::Topic, Books::default());
+            Audited::new("orders".to_owned(), kind, &books, &books, missing)
+        };
+        let gone = || {
+            let mut books = Books::default();
+            books.move_one(EventId::from_u128(7), None, Some(Place::Queued));
+            difference(&books, &Books::default())
+        };
+        let finding = || [AuditFinding::new("line.corrupt", "a line cannot be read")];
+        let twice = || {
+            let mut found = Books::default();
+            found.move_one(EventId::from_u128(7), None, Some(Place::Delivered));
+            difference(&Books::default(), &found)
+        };
+        let moved = || [gone(), twice()].concat();
+        for (missing, findings, verdict) in [
+            (twice(), false, AuditVerdict::Findings),
+            (moved(), false, AuditVerdict::Findings),
+            (Vec::new(), false, AuditVerdict::Clean),
+            (Vec::new(), true, AuditVerdict::Findings),
+            (gone(), false, AuditVerdict::Loss),
+            (gone(), true, AuditVerdict::Loss),
+        ] {
+            let findings = finding().into_iter().filter(|_| findings);
+            let audit = Audit::new(vec![audited(missing).with_findings(findings)]);
+            assert_eq!(audit.verdict(), verdict);
+        }
     }
 }

@@ -96,6 +96,10 @@ pub struct SystemDisk;
 )]
 impl Disk for SystemDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn DiskFile>> {
+        // Opening a pipe waits for its other end, for ever if nobody has it.
+        if mode != OpenMode::CreateNew {
+            must_be_regular(&fs::metadata(path)?)?;
+        }
         let mut options = OpenOptions::new();
         options.read(true);
         match mode {
@@ -108,10 +112,6 @@ impl Disk for SystemDisk {
             }
         }
         let file = options.open(path)?;
-        // Linux opens a directory for reading and fails only at the first read.
-        if file.metadata()?.is_dir() {
-            return Err(io::Error::from(io::ErrorKind::IsADirectory));
-        }
         Ok(Box::new(SystemFile { file }))
     }
 
@@ -207,6 +207,17 @@ impl Disk for SystemDisk {
     fn space_left(&self, dir: &Path) -> io::Result<u64> {
         let stat = rustix::fs::statvfs(dir)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+fn must_be_regular(metadata: &fs::Metadata) -> io::Result<()> {
+    match metadata.is_file() {
+        true => Ok(()),
+        false if metadata.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a pipe, a socket or a device, and no regular file",
+        )),
     }
 }
 

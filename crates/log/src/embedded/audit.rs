@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_core::books::{Books, Bucket, Discrepancy, Place, Tally, difference};
+use tidegate_core::books::{AuditFinding, Books, Bucket, Discrepancy, Place, Tally, difference};
 use tidegate_core::env::Disk;
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 
@@ -62,6 +62,66 @@ pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<TopicAudit>, LogError>
         Some(found) => count(disk, dir, &found.state),
         None => Ok(Vec::new()),
     }
+}
+
+/// The content of a directory, counted in one look.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DirectoryAudit {
+    /// Its topics, and the groups on them.
+    pub topics: Vec<TopicAudit>,
+    /// The loss with the journal that is in no books.
+    pub loss: Option<UnknownLoss>,
+    /// Damage that by itself is no certain loss.
+    pub findings: Vec<AuditFinding>,
+    /// Bytes behind the last whole group that cannot be read: beside a process that writes, what it is
+    /// writing; else a write that was cut, or damage to the last commit.
+    pub torn: Option<AuditFinding>,
+}
+
+/// Counts the log in a directory, as [`recount`] does, and says everything else that is not as it should be.
+/// Nothing is changed; none where there is no log.
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub fn audit_directory(disk: &dyn Disk, dir: &Path) -> Result<Option<DirectoryAudit>, LogError> {
+    let Some(found) = recover::look(disk, dir)? else {
+        return Ok(None);
+    };
+    let mut findings = Vec::new();
+    if let Some((file, why)) = &found.manifest {
+        let message = format!("`{file}` cannot be used: {why}; the other one of the two is used");
+        findings.push(AuditFinding::new("log.manifest", message));
+    }
+    for (key, partition) in found.state.all() {
+        let Some(at) = found.state.name(key) else {
+            continue;
+        };
+        for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
+            let path = files::segment_path(dir, &at, segment);
+            let scan = Scan::open(disk, &path, segment, found.state.secret)?;
+            if let Some(scan) = scan
+                && !scan.has_magic()?
+            {
+                let file = segment.name(key.1);
+                let message = format!("{at}: `{file}` does not start with the header of a segment");
+                findings.push(AuditFinding::new("log.segment", message));
+            }
+        }
+    }
+    let torn = found.torn.as_ref().map(|torn| {
+        let (bytes, file, at) = (torn.bytes.len(), &torn.file, torn.at);
+        let message = format!(
+            "{bytes} bytes of `{file}` from byte {at} cannot be told from a write that was cut; they may \
+             have been acknowledged"
+        );
+        AuditFinding::new("log.torn", message)
+    });
+    Ok(Some(DirectoryAudit {
+        topics: count(disk, dir, &found.state)?,
+        loss: found.state.unknown_loss(),
+        findings,
+        torn,
+    }))
 }
 
 /// The loss with the journal of a directory that is in no books: an audit that finds nothing else

@@ -265,7 +265,7 @@ impl LogChange {
                 let bytes = content.slice(CHUNK_LEAD..);
                 let head = Head::read(&bytes, secret)?;
                 decoder.0 = &[];
-                (head.len() == bytes.len()).then_some(())?;
+                (head.len() == bytes.len() && head.is_of(at.1)).then_some(())?;
                 let chunk = Chunk { head, bytes };
                 Self::Chunk { at, chunk }
             }

@@ -2,7 +2,7 @@
 //! segments.
 //!
 //! ```text
-//!  0  u32  magic "TGC1", XOR the upper half of the secret of the log
+//!  0  u32  magic "TGC2", XOR the upper half of the secret of the log
 //!  4  u32  CRC32C of the header from byte 8, tallies included, begun with the lower half of the secret
 //!  8  u32  CRC32C of the records
 //! 12  u32  length of the records
@@ -12,7 +12,8 @@
 //! 32  u64  offsets covered from there on
 //! 40  u64  timestamp to which the records' own are relative
 //! 48  u64  greatest timestamp
-//! 56  tallies: {u64 minute of birth, u32 count, u128 sum of ids}, by minute
+//! 56  u32  partition; chunks of earlier versions have the magic "TGC1" and do not name it
+//! 60  tallies: {u64 minute of birth, u32 count, u128 sum of ids}, by minute
 //!     records: {varint offsets left out before it, zigzag varint timestamp,
 //!               varint key length + 1 (0: no key), varint value length + 1 (0: no value),
 //!               varint length of headers, key, value, headers}
@@ -29,9 +30,12 @@ use super::codec::{Decoder, length, put_u32, put_u64, put_varint, unzigzag, zigz
 use super::secret::LogSecret;
 use crate::record::{Headers, Record, StoredRecord, TopicPartition};
 
-const MAGIC: [u8; 4] = *b"TGC1";
-/// Bytes of a header without its tallies.
+const MAGIC: [u8; 4] = *b"TGC2";
+/// The magic of chunks that do not name their partition.
+const UNNAMED: [u8; 4] = *b"TGC1";
+/// Bytes of a header without its partition and tallies.
 pub(super) const FIXED: usize = 56;
+const PARTITION: usize = 4;
 /// Bytes of one tally.
 pub(super) const TALLY: usize = 28;
 /// Records are gathered into a chunk up to about this size, so that reading a few of them does not
@@ -50,6 +54,8 @@ pub(super) struct Head {
     pub(super) span: u64,
     pub(super) base_ms: u64,
     pub(super) max_ms: u64,
+    /// The partition; none in chunks of earlier versions.
+    pub(super) partition: Option<u32>,
     /// How many of the records were born in which minute, and the sums of their ids.
     pub(super) tallies: Vec<(u64, Tally)>,
 }
@@ -71,14 +77,25 @@ impl Chunk {
 }
 
 impl Head {
-    /// The bytes of the header with this many tallies.
+    /// The bytes of a header that names its partition, with this many tallies.
     pub(super) fn size(tallies: usize) -> usize {
-        FIXED + tallies * TALLY
+        FIXED + PARTITION + tallies * TALLY
+    }
+
+    /// The bytes of this header.
+    fn own_size(&self) -> usize {
+        let named = self.partition.map_or(0, |_| PARTITION);
+        FIXED + named + self.tallies.len() * TALLY
     }
 
     /// The bytes of header and records.
     pub(super) fn len(&self) -> usize {
-        Self::size(self.tallies.len()) + self.body_len
+        self.own_size() + self.body_len
+    }
+
+    /// Whether it may be one of this partition.
+    pub(super) fn is_of(&self, partition: u32) -> bool {
+        self.partition.is_none_or(|named| named == partition)
     }
 
     /// The offset behind the last one covered.
@@ -88,8 +105,9 @@ impl Head {
 
     /// Writes the header into its place.
     pub(super) fn write(&self, out: &mut [u8], secret: LogSecret) {
-        let mut header = Vec::with_capacity(Self::size(self.tallies.len()));
-        put_u32(&mut header, secret.magic(MAGIC));
+        let mut header = Vec::with_capacity(self.own_size());
+        let magic = self.partition.map_or(UNNAMED, |_| MAGIC);
+        put_u32(&mut header, secret.magic(magic));
         put_u32(&mut header, 0);
         put_u32(&mut header, self.body_crc);
         put_u32(&mut header, length(self.body_len));
@@ -99,6 +117,9 @@ impl Head {
         put_u64(&mut header, self.span);
         put_u64(&mut header, self.base_ms);
         put_u64(&mut header, self.max_ms);
+        if let Some(partition) = self.partition {
+            put_u32(&mut header, partition);
+        }
         for (minute, tally) in &self.tallies {
             put_u64(&mut header, *minute);
             put_u32(&mut header, u32::try_from(tally.count).unwrap_or(u32::MAX));
@@ -112,12 +133,15 @@ impl Head {
     /// How many bytes the header at the front of `bytes` has; none if it is none.
     pub(super) fn measure(bytes: &[u8], secret: LogSecret) -> Option<usize> {
         let mut decoder = Decoder(bytes.get(..FIXED)?);
-        if decoder.u32()? != secret.magic(MAGIC) {
-            return None;
-        }
+        let magic = decoder.u32()?;
+        let named = match () {
+            () if magic == secret.magic(MAGIC) => PARTITION,
+            () if magic == secret.magic(UNNAMED) => 0,
+            () => return None,
+        };
         decoder.take(12)?;
         let tallies = usize::try_from(decoder.u32()?).ok()?;
-        (tallies <= MAX_TALLIES).then(|| Self::size(tallies))
+        (tallies <= MAX_TALLIES).then(|| FIXED + named + tallies * TALLY)
     }
 
     /// The first byte of every header of a log.
@@ -128,7 +152,8 @@ impl Head {
     /// Reads the header at the front of `bytes` if it is whole.
     pub(super) fn read(bytes: &[u8], secret: LogSecret) -> Option<Self> {
         let header = bytes.get(..Self::measure(bytes, secret)?)?;
-        let mut decoder = Decoder(&header[4..]);
+        let mut decoder = Decoder(header);
+        let is_named = decoder.u32()? == secret.magic(MAGIC);
         if decoder.u32()? != secret.crc(&header[8..]) {
             return None;
         }
@@ -147,6 +172,10 @@ impl Head {
             span: decoder.u64()?,
             base_ms: decoder.u64()?,
             max_ms: decoder.u64()?,
+            partition: match is_named {
+                true => Some(decoder.u32()?),
+                false => None,
+            },
             tallies: (0..tallies)
                 .map(|_| tally(&mut decoder))
                 .collect::<Option<_>>()?,
@@ -155,7 +184,7 @@ impl Head {
 
     /// The records of the whole chunk `bytes`; none if they are damaged.
     pub(super) fn body(&self, bytes: &Bytes) -> Option<Bytes> {
-        let start = Self::size(self.tallies.len());
+        let start = self.own_size();
         let end = start.checked_add(self.body_len)?;
         (end <= bytes.len()).then(|| bytes.slice(start..end))
     }
@@ -314,9 +343,10 @@ pub(super) fn rebuild(
         span: next.abs_diff(first.offset.0),
         base_ms: head.base_ms,
         max_ms: max_ms.unwrap_or(head.base_ms),
+        partition: u32::try_from(at.partition.0).ok(),
         tallies,
     };
-    let mut bytes = vec![0; Head::size(rebuilt.tallies.len())];
+    let mut bytes = vec![0; rebuilt.own_size()];
     rebuilt.write(&mut bytes, secret);
     bytes.extend_from_slice(&body);
     Some(Chunk {
@@ -359,6 +389,7 @@ mod tests {
             span: 0,
             base_ms: 1_000,
             max_ms: 0,
+            partition: None,
             tallies: Vec::new(),
         }
     }
@@ -383,6 +414,32 @@ mod tests {
             found.push(stored);
         }
         assert_eq!(found, records[1..]);
+    }
+
+    #[test]
+    fn a_chunk_names_its_partition_and_one_of_an_earlier_version_is_read() {
+        let records = [stored(0, Record::new("value").timestamp_ms(1_000))];
+        let partition = TopicPartition::new(Topic::new("t").unwrap(), 3);
+        let chunk = rebuild(secret(), "c", &partition, &empty(), &records).unwrap();
+        let named = Head::read(&chunk.bytes, secret()).unwrap();
+        assert_eq!(
+            (named.partition, named.is_of(3), named.is_of(2)),
+            (Some(3), true, false)
+        );
+        let body = named.body(&chunk.bytes).unwrap();
+        let old = Head {
+            partition: None,
+            ..named
+        };
+        let mut bytes = vec![0; old.own_size()];
+        old.write(&mut bytes, secret());
+        bytes.extend_from_slice(&body);
+        let read = Head::read(&bytes, secret()).unwrap();
+        assert_eq!(
+            (&read, read.is_of(2), read.len()),
+            (&old, true, bytes.len())
+        );
+        assert_eq!(read.checked_body(&bytes.into()), Some(body));
     }
 
     #[test]

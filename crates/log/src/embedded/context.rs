@@ -15,6 +15,7 @@ use super::config::EmbeddedConfig;
 use super::secret::LogSecret;
 use super::state::{JournalPlace, LogState};
 use super::sync_gate::SyncGate;
+use super::telemetry;
 use crate::error::LogError;
 
 /// Config, disk, clock and state of an open log, shared by its threads and callers.
@@ -55,6 +56,8 @@ pub(super) struct LogStatus {
     pub(super) queued: u64,
     /// How many look at files that must not be removed meanwhile.
     pub(super) pins: u64,
+    /// The first damage that a read or an audit of this process came upon.
+    pub(super) damage: Option<String>,
 }
 
 /// A reason not to take everything.
@@ -204,6 +207,16 @@ impl EmbeddedContext {
             self.stop(error);
         }
         done
+    }
+
+    /// Takes note of damage that a read or an audit came upon: health and log tell it from then on.
+    pub(super) fn note_damage(&self, why: &str) {
+        telemetry::damage_found();
+        let mut status = self.status();
+        if status.damage.is_none() {
+            tracing::error!(why, dir = %self.config.dir.display(), "the log is damaged; see `tidegate log check`");
+            status.damage = Some(why.to_owned());
+        }
     }
 
     /// Takes nothing any more; reads go on.

@@ -161,8 +161,11 @@ pub enum LogProblem {
         /// The reason.
         why: String,
     },
-    /// The journal ends in a write that was never acknowledged. The next start keeps it aside.
-    #[error("journal: {bytes} bytes of `{file}` from byte {at} were never acknowledged")]
+    /// The journal ends in bytes that cannot be read. The next start keeps them aside.
+    #[error(
+        "journal: {bytes} bytes of `{file}` from byte {at} cannot be told from a write that was cut; they \
+         may have been acknowledged"
+    )]
     Torn {
         /// The file.
         file: String,

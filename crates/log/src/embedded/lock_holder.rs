@@ -66,6 +66,11 @@ pub fn lock_holder(disk: &dyn Disk, dir: &Path) -> Result<Option<LockHolder>, Lo
         return Ok(None);
     }
     let path = dir.join(LOCK);
+    // Trying the lock of a directory without one would make it.
+    let listed = disk.list(dir).doing("list", dir)?;
+    if listed.iter().all(|entry| entry.name != LOCK) {
+        return Ok(None);
+    }
     match disk.lock(&path) {
         Ok(_free) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -44,6 +44,15 @@ impl EmbeddedLog {
         Ok(Self::new(storage, env))
     }
 
+    /// Looks at the directory without its lock, see [`EmbeddedStorage::look`]. None where there is no log.
+    ///
+    /// # Errors
+    /// As [`EmbeddedStorage::look`].
+    pub fn look(env: &Env, config: EmbeddedConfig) -> Result<Option<Self>, LogError> {
+        let storage = EmbeddedStorage::look(env, config)?;
+        Ok(storage.map(|storage| Self::new(Arc::new(storage), env)))
+    }
+
     /// Closes the log and its sessions, see [`EmbeddedStorage::close`]. Closing twice changes nothing.
     pub async fn close(&self) {
         self.end_sessions();

@@ -4,7 +4,7 @@
 //! the place that it names. Files that neither speaks of are left-overs.
 //!
 //! ```text
-//! "TGMAN\x04\0\0", u32 CRC32C of what follows
+//! "TGMAN\x05\0\0", u32 CRC32C of what follows
 //! cluster; u64 secret; u64 sequence, u32 CRC of the last group; u64 journal file, u64 place in it
 //! topics: name, configuration, books, partitions: {start, end, damaged ranges, segments}
 //! groups: name, topics: {number, starts, committed offsets, postings, what was gone before}
@@ -36,12 +36,13 @@ use crate::error::LogError;
 
 /// The first bytes of a manifest, by version: the last one is written. The first one has no copy
 /// and does not tell what was lost, the second one has no secret. Versions 2 and 3 keep what was lost in
-/// another way.
-const MAGICS: [[u8; 8]; 4] = [
+/// another way. Before version 5 no chunk named its partition.
+const MAGICS: [[u8; 8]; 5] = [
     *b"TGMAN\x01\0\0",
     *b"TGMAN\x02\0\0",
     *b"TGMAN\x03\0\0",
     *b"TGMAN\x04\0\0",
+    *b"TGMAN\x05\0\0",
 ];
 const VERSION: usize = MAGICS.len();
 /// More than any manifest has.
@@ -183,7 +184,7 @@ fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Result<One, Unusa
 
 fn decode(bytes: Vec<u8>) -> Result<One, &'static str> {
     let version = MAGICS.iter().position(|magic| bytes.starts_with(magic));
-    let version = version.ok_or("it is not a manifest of version 1 to 4")? + 1;
+    let version = version.ok_or("it is not a manifest of version 1 to 5")? + 1;
     let mut decoder = Decoder(bytes.get(MAGICS[0].len()..).unwrap_or_default());
     if decoder.u32() != Some(crc32c::crc32c(decoder.0)) {
         return Err("its checksum does not match");

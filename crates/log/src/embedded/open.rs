@@ -107,10 +107,11 @@ pub(super) fn open(
         behind: found.lost_end.unwrap_or_default(),
         is_noted: false,
     });
+    let is_unproven = found.replayed > 0 && !found.is_proven;
     let context = EmbeddedContext::new(config, disk, clock, found.state, status, pool.names);
     let context = Arc::new(context);
     let mut opened = OpenedLog {
-        writer: JournalWriter::new(Arc::clone(&context), journal, random),
+        writer: JournalWriter::new(Arc::clone(&context), journal, random, is_unproven),
         maintenance: Maintenance::new(
             Arc::clone(&context),
             checkpoint.file,
@@ -255,13 +256,13 @@ fn report(disk: &dyn Disk, dir: &Path, found: &RecoveredLog) -> Result<bool, Log
         let what = format!("{}-{}", torn.file, torn.at);
         match files::keep_aside(disk, dir, &what, &torn.bytes) {
             Err(error) if files::is_full(&error) => {
-                tracing::warn!(%error, "the journal ended in a write that was never acknowledged; it stays in its file");
+                tracing::warn!(%error, "the journal ends in bytes that cannot be read: a write that was cut, or damage to the last commit; they stay in their file");
                 is_tail_kept = false;
             }
             kept => tracing::warn!(
                 bytes = torn.bytes.len(),
                 kept = %kept?.display(),
-                "the journal ended in a write that was never acknowledged; it was cut"
+                "the journal ended in bytes that cannot be read: a write that was cut, or damage to the last commit; they are kept aside"
             ),
         }
     }

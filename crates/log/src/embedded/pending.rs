@@ -267,6 +267,7 @@ impl<'a> Encoder<'a> {
                 span: u64::from(self.count),
                 base_ms: self.base_ms,
                 max_ms: self.max_ms,
+                partition: Some(self.batch.at.1),
                 tallies: self.tallies,
             },
             foreign: self.foreign,

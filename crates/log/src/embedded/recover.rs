@@ -15,7 +15,7 @@ use tidegate_core::env::Disk;
 
 use super::change::{LogChange, Unread};
 use super::files::{self, Doing};
-use super::group::JournalFrame;
+use super::group::{HEADER, JournalFrame};
 use super::manifest::{self, Checkpoint};
 use super::presence::{Presence, presence};
 use super::state::{InvalidChange, JournalDamage, JournalPlace, LogState};
@@ -49,6 +49,8 @@ pub(super) struct RecoveredLog {
     pub(super) manifest: Option<(&'static str, String)>,
     /// How many groups were read from the journal.
     pub(super) replayed: u64,
+    /// Whether the last group proves those before it and holds nothing itself.
+    pub(super) is_proven: bool,
 }
 
 /// Bytes of groups that were never acknowledged.
@@ -89,6 +91,34 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<RecoveredLog>, 
     replay.rescue()?;
     replay.note_damage();
     Ok(Some(replay.found))
+}
+
+/// Whether something was committed since this state was read, so that a look would find more.
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub(super) fn has_grown(disk: &dyn Disk, dir: &Path, state: &LogState) -> Result<bool, LogError> {
+    let names = files::journals(disk, dir)?;
+    let JournalPlace { file, at } = state.journal;
+    if !names.contains_key(&file) {
+        return Ok(true);
+    }
+    for (number, at) in [(file, at), (file + 1, 0)] {
+        let Some(name) = names.get(&number) else {
+            continue;
+        };
+        let path = dir.join(name);
+        let Some(file) = files::open_if_there(disk, &path)? else {
+            return Ok(true);
+        };
+        let mut header = [0; HEADER];
+        let read = file.read_at(at, &mut header).doing("read", &path)?;
+        let frame = JournalFrame::peek(&header[..read], state.secret);
+        if frame.is_some_and(|frame| frame.sequence == state.sequence + 1) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The last checkpoint. A directory without a manifest is new, unless it holds what only a manifest
@@ -232,7 +262,10 @@ impl Replay<'_> {
         let payload = frame.payload(&bytes.slice(from..));
         let is_damaged = !self.found.damage.is_empty();
         let number = self.found.state.journal.file;
-        let applied = match LogChange::read_all(&payload, self.found.state.secret) {
+        let read = LogChange::read_all(&payload, self.found.state.secret);
+        let holds_nothing = |change: &LogChange| matches!(change, LogChange::EndOffsets { .. });
+        self.found.is_proven = read.iter().flatten().all(holds_nothing);
+        let applied = match read {
             Ok(changes) if is_damaged => self.apply_behind_damage(frame.sequence, changes)?,
             Ok(changes) => {
                 self.take_in_before(&changes)?;

@@ -8,7 +8,9 @@ use tidegate_core::env::{Disk, DiskFile, OpenMode};
 use super::chunk::{Chunk, FIXED, Head};
 use super::files::{self, Doing};
 use super::secret::LogSecret;
-use super::segment::{IndexEntry, MAGIC, Segment, SegmentIndex, index_file, read_index_file};
+use super::segment::{
+    IndexEntry, MAGIC, Segment, SegmentIndex, index_file, parse_name, read_index_file,
+};
 use crate::error::LogError;
 
 /// The bytes of the magic that tell the kind of the file; the rest is its version.
@@ -32,6 +34,8 @@ pub(super) struct Scan {
     window: Bytes,
     window_at: u64,
     secret: LogSecret,
+    /// The partition that the name of the file tells: a chunk of another one is none of this segment.
+    partition: Option<u32>,
     /// The offsets that the next chunks can have: what is not among them is no chunk of this segment, but
     /// lies within a record.
     offsets: (i64, i64),
@@ -105,6 +109,7 @@ impl Scan {
             window: Bytes::new(),
             window_at: at,
             secret,
+            partition: partition_of(path),
             offsets,
         }
     }
@@ -188,6 +193,10 @@ impl Scan {
         })
     }
 
+    fn is_own(&self, head: &Head) -> bool {
+        self.partition.is_none_or(|partition| head.is_of(partition))
+    }
+
     fn chunk(&mut self, at: u64) -> Result<ChunkRead, LogError> {
         let bytes = self.window(at, FIXED)?;
         let Some(size) = Head::measure(&bytes, self.secret) else {
@@ -197,7 +206,7 @@ impl Scan {
         let Some(head) = Head::read(&bytes, self.secret) else {
             return Ok(ChunkRead::Nothing);
         };
-        if at + head.len() as u64 > self.len {
+        if at + head.len() as u64 > self.len || !self.is_own(&head) {
             return Ok(ChunkRead::Nothing);
         }
         let bytes = self.window(at, head.len())?;
@@ -244,7 +253,7 @@ impl Scan {
             .doing("read", &self.path)?;
         bytes.truncate(read);
         let (first, (from, to)) = (Head::first_byte(self.secret), self.offsets);
-        let is_one = |head: &Head| from <= head.base && head.end() <= to;
+        let is_one = |head: &Head| from <= head.base && head.end() <= to && self.is_own(head);
         let found = (0..bytes.len())
             .filter(|at| bytes[*at] == first)
             .find_map(|at| Some((at, Head::read(&bytes[at..], self.secret).filter(is_one)?)));
@@ -275,6 +284,12 @@ impl Iterator for Scan {
     fn next(&mut self) -> Option<Self::Item> {
         (self.at < self.len).then(|| self.next_item())
     }
+}
+
+/// The partition of a segment, as the name of its file tells.
+fn partition_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    parse_name(name).map(|(partition, ..)| partition)
 }
 
 enum ChunkRead {

@@ -273,6 +273,7 @@ mod tests {
             span: 10,
             base_ms: ms,
             max_ms: ms,
+            partition: Some(0),
             tallies: vec![(1, Tally::default())],
         }
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tidegate_core::env::{Env, Task};
 use tidegate_core::{GroupName, Offset, Topic};
@@ -10,10 +11,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::audit::TopicAudit;
 use super::config::EmbeddedConfig;
-use super::context::{EmbeddedContext, RefusalReason};
+use super::context::{EmbeddedContext, LogStatus, RefusalReason};
 use super::open::{OpenedLog, open};
 use super::pending::{encode, place, unplaced};
 use super::reader::{Located, SegmentReader, locate};
+use super::recover;
 use super::state::UnknownLoss;
 use super::telemetry;
 use super::threads::{
@@ -31,6 +33,8 @@ use crate::topic::{TopicConfig, TopicDescription};
 
 /// Threads that read segments.
 const READERS: usize = 2;
+/// How often a view looks for what others add.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Requests that may wait for a thread; later callers wait before they send.
 const WAITING: usize = 64;
 
@@ -69,6 +73,8 @@ pub struct EmbeddedStorage {
     cluster: String,
     channels: Mutex<Option<Channels>>,
     threads: Mutex<Vec<Task>>,
+    /// Whether somebody else may write to the directory, of which this is a view.
+    is_view: bool,
 }
 
 /// The channels to the threads.
@@ -113,29 +119,46 @@ impl EmbeddedStorage {
             spawn.spawn_thread("tidegate-journal", Box::pin(write)),
             spawn.spawn_thread("tidegate-maint", Box::pin(keep)),
         ];
-        let mut readers = Vec::new();
-        for _ in 0..READERS {
-            let (requests, asked) = mpsc::channel(WAITING);
-            let reader = SegmentReader::new(Arc::clone(&context));
-            let read = run_reader(reader, asked);
-            threads.push(spawn.spawn_thread("tidegate-reader", Box::pin(read)));
-            readers.push(requests);
-        }
-        let (audits, asked) = mpsc::channel(WAITING);
-        let audit = run_auditor(Arc::clone(&context), asked);
-        threads.push(spawn.spawn_thread("tidegate-audit", Box::pin(audit)));
+        let (to_writer, to_maintenance) = (writer_commands, maintenance_commands);
+        let channels = start_readers(env, &context, &mut threads, to_writer, to_maintenance);
+        Ok(Self::new(context, channels, threads, false))
+    }
+
+    /// Looks at a directory without its lock, which somebody else may hold; none where there is no log.
+    /// Nothing is ever written: calls that would change something are refused as [`LogError::Closed`]. What
+    /// is committed meanwhile is seen by those who wait for it, within half a second.
+    ///
+    /// # Errors
+    /// [`LogError::Format`] of another version or without its manifest, [`LogError::Disk`].
+    pub fn look(env: &Env, config: EmbeddedConfig) -> Result<Option<Self>, LogError> {
+        let Some(found) = recover::look(&*env.disk, &config.dir)? else {
+            return Ok(None);
+        };
+        let (disk, clock) = (Arc::clone(&env.disk), Arc::clone(&env.clock));
+        let status = LogStatus::default();
+        let context = EmbeddedContext::new(config, disk, clock, found.state, status, Vec::new());
+        let context = Arc::new(context);
+        let mut threads = Vec::new();
+        // Nobody listens there.
+        let (nobody, nobody_else) = (mpsc::unbounded_channel().0, mpsc::channel(1).0);
+        let channels = start_readers(env, &context, &mut threads, nobody, nobody_else);
+        Ok(Some(Self::new(context, channels, threads, true)))
+    }
+
+    fn new(
+        context: Arc<EmbeddedContext>,
+        channels: Channels,
+        threads: Vec<Task>,
+        is_view: bool,
+    ) -> Self {
         let cluster = context.state().cluster.clone();
-        Ok(Self {
+        Self {
             context,
             cluster,
-            channels: Mutex::new(Some(Channels {
-                writer_commands,
-                maintenance_commands,
-                readers,
-                audits,
-            })),
+            channels: Mutex::new(Some(channels)),
             threads: Mutex::new(threads),
-        })
+            is_view,
+        }
     }
 
     /// Closes the log. Returns when everything that was handed over is done, a last checkpoint is
@@ -200,6 +223,13 @@ impl EmbeddedStorage {
     #[must_use]
     pub fn unknown_loss(&self) -> Option<UnknownLoss> {
         self.context.state().unknown_loss()
+    }
+
+    /// The first damage that a read or an audit of this process came upon, or the loss that the start found.
+    #[must_use]
+    pub fn damage(&self) -> Option<String> {
+        let found = self.context.status().damage.clone();
+        found.or_else(|| Some(format!("journal: {}", self.unknown_loss()?)))
     }
 
     /// Bytes that the records of all topics take.
@@ -309,16 +339,35 @@ impl EmbeddedStorage {
     }
 
     async fn read_now(&self, read: &Read) -> Result<Batch, LogError> {
-        match locate(&self.context, read)? {
-            Located::Batch(batch) => Ok(batch),
-            Located::Segment { .. } => {
+        let found = match locate(&self.context, read) {
+            Ok(Located::Batch(batch)) => Ok(batch),
+            Ok(Located::Segment { .. }) => {
                 let (at, read) = (&read.at, read.clone());
                 self.call_reader(at, move |reader| reader.read(&read)).await
             }
+            Err(error) => Err(error),
+        };
+        if let Err(error @ LogError::Damaged { .. }) = &found {
+            self.context.note_damage(&error.to_string());
         }
+        found
+    }
+
+    /// Waits for records that somebody else adds: the files tell.
+    async fn watch_for_records(&self, at: &TopicPartition, from: Offset) -> Result<(), LogError> {
+        while self.context.state().at(at)?.end <= from.0 {
+            self.context.check_open()?;
+            self.context.clock.sleep(LOOK_AGAIN).await;
+            let context = Arc::clone(&self.context);
+            self.call_reader(at, move |_| look_again(&context)).await?;
+        }
+        Ok(())
     }
 
     async fn wait_for_records(&self, at: &TopicPartition, from: Offset) -> Result<(), LogError> {
+        if self.is_view {
+            return self.watch_for_records(at, from).await;
+        }
         loop {
             let appended = Arc::clone(&self.context.state().at(at)?.appended);
             let mut appended = pin!(appended.notified());
@@ -337,6 +386,47 @@ impl EmbeddedStorage {
             }
         }
     }
+}
+
+/// Starts those who read, and gives the channels to all threads.
+fn start_readers(
+    env: &Env,
+    context: &Arc<EmbeddedContext>,
+    threads: &mut Vec<Task>,
+    writer_commands: mpsc::UnboundedSender<WriterCommand>,
+    maintenance_commands: mpsc::Sender<MaintenanceCommand>,
+) -> Channels {
+    let spawn = &env.spawn;
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let (requests, asked) = mpsc::channel(WAITING);
+        let reader = SegmentReader::new(Arc::clone(context));
+        let read = run_reader(reader, asked);
+        threads.push(spawn.spawn_thread("tidegate-reader", Box::pin(read)));
+        readers.push(requests);
+    }
+    let (audits, asked) = mpsc::channel(WAITING);
+    let audit = run_auditor(Arc::clone(context), asked);
+    threads.push(spawn.spawn_thread("tidegate-audit", Box::pin(audit)));
+    Channels {
+        writer_commands,
+        maintenance_commands,
+        readers,
+        audits,
+    }
+}
+
+/// Takes in what was committed since the last look.
+fn look_again(context: &EmbeddedContext) -> Result<(), LogError> {
+    let (disk, dir) = (&*context.disk, &context.config.dir);
+    let known = context.state().clone();
+    if recover::has_grown(disk, dir, &known)?
+        && let Some(found) = recover::look(disk, dir)?
+    {
+        *context.state() = found.state;
+        context.renew_catalog();
+    }
+    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

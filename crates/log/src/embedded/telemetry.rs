@@ -23,6 +23,11 @@ pub(super) fn queued(bytes: u64) {
     metrics::gauge!("tidegate_log_queued_bytes").set(gauge(bytes));
 }
 
+/// A read or an audit came upon damage.
+pub(super) fn damage_found() {
+    metrics::counter!("tidegate_log_damage_found_total").increment(1);
+}
+
 /// A round of compaction held so many bytes of keys.
 pub(super) fn compacted(memory: u64) {
     metrics::gauge!("tidegate_log_compaction_bytes").set(gauge(memory));

@@ -12,6 +12,7 @@ mod havoc;
 mod lives;
 mod losses;
 mod manifests;
+mod quiet;
 mod recovery;
 mod repairs;
 mod rules;

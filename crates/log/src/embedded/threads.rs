@@ -25,6 +25,8 @@ const BATCH: usize = 4 * 1024 * 1024;
 const MAX_JOURNALS: u64 = 4;
 /// Unflushed bytes may grow to so many times the cache before writes wait for the maintenance thread.
 const MAX_UNFLUSHED: u64 = 4;
+/// How long no commit comes before an empty group is written behind the last one.
+const QUIET: Duration = Duration::from_secs(1);
 /// How often retention and compaction look around, and how long a disk without room is left alone.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -100,13 +102,22 @@ pub(super) async fn run_writer(
                     handle_writer(&mut writer, command, &mut writer_commands);
                 }
                 None => {
+                    writer.prove_last_commit();
                     // Nobody listens when the maintenance thread has ended by a panic.
                     drained.take().map(|drained| drained.send(()));
                 }
             },
             () = context.wake_writer.notified(), if drained.is_some() && !may_write => {}
+            () = quiet(&context), if drained.is_some() && writer.is_unproven() => {
+                writer.prove_last_commit();
+            }
         }
     }
+}
+
+/// Completes once nothing was asked for a while. Under load it is never polled, and sets no timer.
+async fn quiet(context: &EmbeddedContext) {
+    context.clock.sleep(QUIET).await;
 }
 
 /// Whether the maintenance thread is not too far behind. Without room on the disk it stays behind, and writes are
@@ -393,6 +404,14 @@ pub(super) async fn run_auditor(
             false if answer.is_closed() => continue,
             false => audit::live(&context),
         };
+        let mut audited = counted.iter().flatten();
+        if let Some(found) = audited.find(|found| found.unaccounted() > 0) {
+            let events = found.unaccounted();
+            context.note_damage(&format!(
+                "an audit of `{}` misses {events} events",
+                found.topic
+            ));
+        }
         answer.send(counted).ok();
     }
 }

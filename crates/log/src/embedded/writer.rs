@@ -41,6 +41,8 @@ pub(super) struct JournalWriter {
     recent_partitions: VecDeque<PartitionKey>,
     /// Whether the last write found no room, or the last append was refused for want of it.
     is_refusing: bool,
+    /// Whether the last group holds something, which no group behind it proves to have been synced.
+    is_unproven: bool,
 }
 
 /// Groups on their way to the disk.
@@ -52,7 +54,12 @@ struct Framed {
 
 impl JournalWriter {
     /// A writer that goes on where the state ends. `write` must never have been used before.
-    pub(super) fn new(context: Arc<EmbeddedContext>, journal: Journal, write: u64) -> Self {
+    pub(super) fn new(
+        context: Arc<EmbeddedContext>,
+        journal: Journal,
+        write: u64,
+        is_unproven: bool,
+    ) -> Self {
         let (cluster, secret, recent_partitions) = {
             let state = context.state();
             let unflushed = state.all().filter(|(_, p)| !p.unflushed.is_empty());
@@ -71,6 +78,29 @@ impl JournalWriter {
             secret,
             recent_partitions,
             is_refusing: false,
+            is_unproven,
+        }
+    }
+
+    /// Whether damage to the last commit would look like a write that was cut: until a group behind it says
+    /// that it was synced.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.is_unproven
+    }
+
+    /// Writes an empty group behind the last commit, so that from here on damage to that is noticed. Nobody
+    /// waits for it, so a disk without room for it is no failure; the next commit does the same.
+    pub(super) fn prove_last_commit(&mut self) {
+        if !std::mem::take(&mut self.is_unproven) {
+            return;
+        }
+        // A group that would need a new file is not worth one; another commit will make it.
+        let size = group::size(group::HEADER + EMPTY_GROUP);
+        if self.journal.needs_file(size, Use::Commits) && self.context.pool().is_empty() {
+            return;
+        }
+        if let Err(error) = self.change(&[]) {
+            tracing::debug!(%error, "could not write behind the last commit");
         }
     }
 
@@ -148,7 +178,10 @@ impl JournalWriter {
         let ends = self.ends(&next, true);
         let framed = next.frame(bytes, self.write, &ends);
         self.make_durable(vec![framed], use_)
-            .map_err(|error| self.refusal(&error))
+            .map_err(|error| self.refusal(&error))?;
+        // An empty group proves those before it, and needs no proof itself.
+        self.is_unproven = !changes.is_empty();
+        Ok(())
     }
 
     /// Where the partitions end that were written to recently, for the first group of a write.
@@ -346,6 +379,7 @@ impl JournalWriter {
             return Err(error);
         }
         self.publish(&sizes, &Bytes::from(bytes));
+        self.is_unproven = true;
         Ok(())
     }
 
@@ -440,6 +474,9 @@ impl JournalWriter {
         }
     }
 }
+
+/// More bytes than the payload of a group without changes has: the ends of the partitions.
+const EMPTY_GROUP: usize = 640;
 
 /// How many partitions a group tells the ends of.
 const MAX_RECENT_PARTITIONS: usize = 32;

@@ -7,7 +7,7 @@ use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Topic};
 
 use super::{NAME, OpenLog, OwnedGroup, account, audited, owned};
-use crate::embedded::{self, EmbeddedConfig, EmbeddedLog, ScannedPartition, UnknownLoss};
+use crate::embedded::{self, EmbeddedConfig, ScannedPartition};
 use crate::error::LogError;
 
 /// How often a directory that seems to lack events is looked at, and the wait between two looks:
@@ -15,12 +15,13 @@ use crate::error::LogError;
 const LOOKS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The log of a directory that no process answers for, read from its files. To search it, it is opened.
+/// The log of a directory that no process answers for, read from its files. Nothing is written.
 #[derive(Debug)]
 pub struct LogDirectory {
     config: EmbeddedConfig,
     env: Env,
     owned: Vec<OwnedGroup>,
+    is_lock_tried: bool,
 }
 
 impl LogDirectory {
@@ -32,6 +33,7 @@ impl LogDirectory {
             config,
             env,
             owned: Vec::new(),
+            is_lock_tried: true,
         }
     }
 
@@ -55,28 +57,32 @@ impl LogDirectory {
         embedded::scan_topic(&*self.env.disk, &self.config.dir, topic, seen)
     }
 
-    /// Counts the log, again while it seems to lack events and somebody has it who cannot be asked.
-    async fn count(&self) -> Result<(Vec<embedded::TopicAudit>, Option<UnknownLoss>), LogError> {
+    /// Asks for no lock, and so not whether somebody has the directory.
+    #[must_use]
+    pub fn without_lock(mut self) -> Self {
+        self.is_lock_tried = false;
+        self
+    }
+
+    /// Counts the log, again while it seems to lack events and somebody may have it who cannot be asked.
+    async fn count(&self) -> Result<embedded::DirectoryAudit, LogError> {
         let (disk, dir) = (&*self.env.disk, self.config.dir.as_path());
-        let is_held = embedded::lock_holder(disk, dir)?.is_some();
-        let look = || {
-            Ok((
-                embedded::recount(disk, dir)?,
-                embedded::unknown_loss(disk, dir)?,
-            ))
-        };
-        let mut last: (Vec<embedded::TopicAudit>, Option<UnknownLoss>) = look()?;
+        let is_held = !self.is_lock_tried || embedded::lock_holder(disk, dir)?.is_some();
+        let look = || embedded::audit_directory(disk, dir).map(Option::unwrap_or_default);
+        let mut last = look()?;
         for _ in 1..LOOKS {
-            let is_clean = last.0.iter().all(|found| found.missing.is_empty());
-            if (is_clean && last.1.is_none()) || !is_held {
+            let is_clean = last.topics.iter().all(|found| found.missing.is_empty());
+            if (is_clean && last.loss.is_none() && last.findings.is_empty()) || !is_held {
                 break;
             }
             self.env.clock.sleep(PAUSE).await;
             last = look()?;
         }
-        let (mut counted, loss) = last;
-        counted.retain(|found| !owned::has(&self.owned, &found.topic, found.group.as_ref()));
-        Ok((counted, loss))
+        last.topics
+            .retain(|found| !owned::has(&self.owned, &found.topic, found.group.as_ref()));
+        // Of what a process is writing just now nothing is known yet.
+        last.findings.extend(last.torn.take().filter(|_| !is_held));
+        Ok(last)
     }
 }
 
@@ -87,7 +93,7 @@ impl Component for LogDirectory {
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
         Box::pin(async {
-            let counted = self.count().await?.0.into_iter();
+            let counted = self.count().await?.topics.into_iter();
             Ok(counted
                 .map(|found| account(&found.topic, found.group.as_ref(), &found.books))
                 .collect())
@@ -96,16 +102,18 @@ impl Component for LogDirectory {
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
         Box::pin(async {
-            let (counted, loss) = self.count().await?;
-            Ok(audited(counted, loss.as_ref()))
+            let counted = self.count().await?;
+            let loss = counted.loss.as_ref();
+            Ok(audited(counted.topics, loss, counted.findings))
         })
     }
 
     fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
         Box::pin(async move {
-            let log = EmbeddedLog::open(&self.env, self.config.clone())?;
-            let owned = self.owned.clone();
-            let open = OpenLog::Embedded { log, owned };
+            let looked = OpenLog::look(self.config.clone(), self.owned.clone(), &self.env)?;
+            let Some(open) = looked else {
+                return Ok(Vec::new());
+            };
             let found = open.find(id).await;
             open.close().await;
             Ok(found?)

@@ -4,12 +4,50 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use tidegate_core::books::{Books, Bucket, Place};
+use tidegate_core::dead_letter::name;
 use tidegate_core::{EventId, EventLocation, GroupName, Offset, Topic, iso_time};
 
 use super::{LogScope, OpenLog, account_name};
 use crate::error::LogError;
 use crate::port::{Log, Read};
 use crate::record::{StoredRecord, TopicPartition};
+
+/// The records of an event in a topic that this group wrote there: copies of a tier, or dead letters. None where
+/// there is no such topic.
+///
+/// # Errors
+/// Those of [`Log::describe`] and [`Log::read`].
+pub async fn copies_of(
+    log: &dyn Log,
+    topic: &Topic,
+    group: &GroupName,
+    id: EventId,
+) -> Result<Vec<(TopicPartition, StoredRecord)>, LogError> {
+    let described = match log.describe(topic).await {
+        Err(LogError::UnknownTopic { .. }) => return Ok(Vec::new()),
+        described => described?,
+    };
+    let is_copy = |stored: &StoredRecord| {
+        let headers = &stored.record.headers;
+        headers.get(name::GROUP) == Some(group.as_str().as_bytes())
+            && headers.event_id() == Some(id)
+    };
+    let mut found = Vec::new();
+    for partition in described.partitions {
+        let at = TopicPartition::new(topic.clone(), partition.partition.0);
+        let mut from = partition.start;
+        while from < partition.end {
+            let batch = log.read(Read::new(at.clone(), from)).await?;
+            if batch.next == from {
+                break;
+            }
+            from = batch.next;
+            let copies = batch.records.into_iter().filter(is_copy);
+            found.extend(copies.map(|stored| (at.clone(), stored)));
+        }
+    }
+    Ok(found)
+}
 
 /// The groups of which the log itself knows that they read a topic, whether or not they have committed
 /// anything.

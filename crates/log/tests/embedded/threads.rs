@@ -7,7 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_core::env::Env;
+use tidegate_core::env::system::SystemDisk;
 use tidegate_core::{GroupName, Offset};
+use tidegate_log::embedded::ls;
 use tidegate_log::local::{RecordStorage, Write};
 use tidegate_log::{
     Append, EmbeddedConfig, EmbeddedLog, EmbeddedStorage, Join, Log, LogError, Read, Record,
@@ -308,4 +310,63 @@ async fn removing_the_lock_file_does_not_free_the_directory() {
     storage.close().await;
     let again = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
     again.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_is_quiet_writes_one_group_behind_its_last_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
+    let a = topic("a");
+    let created = storage.create_topic(&a, TopicConfig::new(1));
+    created.await.unwrap();
+    storage
+        .write(write(vec![append("a", 0, "one")]))
+        .await
+        .unwrap();
+    let groups = || {
+        let listed = ls(&SystemDisk, dir.path()).unwrap().unwrap();
+        listed.replayed
+    };
+    let before = groups();
+    let limit = std::time::Instant::now() + LIMIT;
+    while groups() == before {
+        assert!(std::time::Instant::now() < limit, "nothing is written");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(groups(), before + 1);
+    storage.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_that_a_running_log_meets_is_told_from_then_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
+    let storage = open();
+    let a = topic("a");
+    let created = storage.create_topic(&a, TopicConfig::new(1));
+    created.await.unwrap();
+    storage
+        .write(write(vec![append("a", 0, "a value to damage")]))
+        .await
+        .unwrap();
+    storage.close().await;
+    let segment = dir.path().join("topic-a/0-00000000000000000000-0.seg");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let text = b"a value to damage";
+    let at = bytes.windows(text.len()).position(|part| part == text);
+    bytes[at.unwrap()] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    for is_audit in [true, false] {
+        let storage = open();
+        assert_eq!(storage.damage(), None);
+        if is_audit {
+            storage.audit().await.unwrap();
+        } else {
+            let read = Read::new(TopicPartition::new(topic("a"), 0), Offset(0));
+            let error = storage.read(&read).await.unwrap_err();
+            assert!(matches!(error, LogError::Damaged { .. }), "{error}");
+        }
+        assert!(storage.damage().is_some());
+        storage.close().await;
+    }
 }

@@ -115,6 +115,28 @@ impl BooksFile {
         )
     }
 
+    /// Whether one of the slots holds something that is no books, in a directory that somebody else may hold
+    /// open.
+    pub(super) fn has_damaged_slot(disk: &dyn Disk, dir: &Path) -> bool {
+        let opened = disk.open(&dir.join(super::BOOKS), OpenMode::Read);
+        let Ok(file) = opened else {
+            return false;
+        };
+        // A file that was cut has another size than those that are made.
+        let is_ours = |half: &u64| *half >= FIRST_SLOT && half.is_power_of_two();
+        let Some(half) = half(file.as_ref()).filter(is_ours) else {
+            return true;
+        };
+        let is_damaged = |offset: u64| {
+            let mut head = [0; HEAD];
+            let read = file.read_at(offset, &mut head);
+            // A slot that was not written yet is zeros.
+            read.is_ok_and(|read| read < HEAD || head != [0; HEAD])
+                && slot(file.as_ref(), offset, half).is_none()
+        };
+        is_damaged(0) || is_damaged(half)
+    }
+
     /// Writes the books down and returns once they would survive a power cut.
     pub(super) fn write(
         &mut self,
@@ -169,25 +191,33 @@ fn frame(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn newest(file: &dyn DiskFile) -> Option<BooksSnapshot> {
+/// The length of a slot; none for a file that is none of ours.
+fn half(file: &dyn DiskFile) -> Option<u64> {
     let len = file.len().ok().filter(|len| *len <= MAX_FILE)?;
-    let slot = |offset: u64| -> Option<BooksSnapshot> {
-        let mut head = [0; HEAD];
-        (file.read_at(offset, &mut head).ok()? == HEAD).then_some(())?;
-        let (length, crc) = head.split_at(4);
-        let length = u32::from_le_bytes(*length.first_chunk()?);
-        let crc = u32::from_le_bytes(*crc.first_chunk()?);
-        if u64::from(length) + HEAD as u64 > len / 2 {
-            return None;
-        }
-        let mut text = vec![0; usize::try_from(length).ok()?];
-        (file.read_at(offset + HEAD as u64, &mut text).ok()? == text.len()).then_some(())?;
-        (crc32c::crc32c(&text) == crc).then_some(())?;
-        serde_json::from_slice(&text).ok()
-    };
-    slot(0)
+    Some(len / 2)
+}
+
+/// The books in the slot at this place, if they can be read.
+fn slot(file: &dyn DiskFile, offset: u64, half: u64) -> Option<BooksSnapshot> {
+    let mut head = [0; HEAD];
+    (file.read_at(offset, &mut head).ok()? == HEAD).then_some(())?;
+    let (length, crc) = head.split_at(4);
+    let length = u32::from_le_bytes(*length.first_chunk()?);
+    let crc = u32::from_le_bytes(*crc.first_chunk()?);
+    if u64::from(length) + HEAD as u64 > half {
+        return None;
+    }
+    let mut text = vec![0; usize::try_from(length).ok()?];
+    (file.read_at(offset + HEAD as u64, &mut text).ok()? == text.len()).then_some(())?;
+    (crc32c::crc32c(&text) == crc).then_some(())?;
+    serde_json::from_slice(&text).ok()
+}
+
+fn newest(file: &dyn DiskFile) -> Option<BooksSnapshot> {
+    let half = half(file)?;
+    slot(file, 0, half)
         .into_iter()
-        .chain(slot(len / 2))
+        .chain(slot(file, half, half))
         .max_by_key(|written| written.generation)
 }
 

@@ -1,14 +1,18 @@
 //! A spill directory, as the commands read it: without a lock, also beside a logger that runs.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tidegate_core::books::{Audited, ComponentAccount, ComponentKind, DeliveredEvents, Place};
+use tidegate_core::books::{
+    AuditFinding, Audited, ComponentAccount, ComponentKind, DeliveredEvents, Place,
+};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFinding};
 
 use super::books_file::BooksFile;
-use super::{SpillError, SpillRecount, find, recount};
+use super::inspect::{FindingLevel, MISSING, Role, SpillFinding, inspect_and_count};
+use super::{BOOKS, LOCK, SpillError, SpillRecount, find, names};
 
 /// How often a directory that seems to lack events is looked at, and the wait between two looks.
 /// Beside a running logger, events pass from file to file while they are counted.
@@ -41,24 +45,56 @@ impl SpillDirectory {
     }
 
     /// Counts the directory, again while it seems to lack events and changes. One look that agrees is
-    /// proof, and events that were taken away lack in every look.
+    /// proof; events that were taken away lack in every look, and damage shows in every look.
     async fn count(&self) -> Result<SpillRecount, Failure> {
-        let disk = &*self.env.disk;
-        let look = || recount(disk, &self.dir).map_err(|error| self.unreadable("count", &error));
+        let look = || {
+            self.look()
+                .map_err(|error| self.unreadable("count", &error))
+        };
         let mut last = look()?;
         for _ in 1..LOOKS {
-            if last.missing.is_empty() {
+            if last.missing.is_empty() && last.findings.is_empty() {
                 break;
             }
             self.env.clock.sleep(PAUSE).await;
-            let next = look()?;
+            let mut next = look()?;
             let is_still = next.books == last.books && next.found == last.found;
+            next.findings
+                .retain(|finding| last.findings.contains(finding));
             last = next;
             if is_still {
                 break;
             }
         }
         Ok(last)
+    }
+
+    /// One look. What is wrong and is no missing event is among the findings.
+    pub(super) fn look(&self) -> Result<SpillRecount, SpillError> {
+        let disk = &*self.env.disk;
+        let is_there = match names(disk, &self.dir) {
+            Err(SpillError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                false
+            }
+            listed => listed?.iter().any(|name| is_of_a_logger(name)),
+        };
+        if !is_there {
+            let message = "no logger has written here, or all that it wrote was removed: nobody can say \
+                           which";
+            return Ok(SpillRecount {
+                findings: vec![AuditFinding::new("spill.missing", message)],
+                ..SpillRecount::default()
+            });
+        }
+        let (inspection, mut counted) = inspect_and_count(disk, &self.dir)?;
+        let problems = inspection
+            .findings
+            .iter()
+            .filter(|finding| is_damage(finding));
+        counted
+            .findings
+            .extend(problems.map(|finding| AuditFinding::new(finding.code, finding.to_string())));
+        Ok(counted)
     }
 
     fn unreadable(&self, doing: &str, error: &SpillError) -> Failure {
@@ -70,6 +106,15 @@ impl SpillDirectory {
         );
         failure
     }
+}
+
+fn is_of_a_logger(name: &str) -> bool {
+    Role::of(name).is_some() || name == BOOKS || name == LOCK
+}
+
+/// Whether a finding is one of an audit, which names missing events by itself.
+fn is_damage(finding: &SpillFinding) -> bool {
+    finding.level == FindingLevel::Problem && finding.code != MISSING
 }
 
 impl Component for SpillDirectory {
@@ -93,7 +138,8 @@ impl Component for SpillDirectory {
             let (name, kind) = (self.name.clone(), ComponentKind::Logger);
             let (books, found) = (&counted.books, &counted.found);
             let audited = Audited::new(name, kind, books, found, counted.missing);
-            Ok(vec![audited.unverifiable(counted.unverifiable)])
+            let audited = audited.unverifiable(counted.unverifiable);
+            Ok(vec![audited.with_findings(counted.findings)])
         })
     }
 

@@ -15,9 +15,9 @@ use tidegate_core::books::Discrepancy;
 use tidegate_core::env::{Disk, OpenMode};
 
 use self::sequence::{Chain, Sequence};
-use super::books_file::BooksFile;
-use super::cursor::Cursor;
-use super::recount::recount;
+use super::books_file::{BooksFile, BooksSnapshot};
+use super::cursor::{Cursor, ReplayPosition};
+use super::recount::{SpillRecount, recount};
 use super::replay::fits;
 use super::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
 use super::{LEFTOVER, SEALED, SpillError, names, number_of};
@@ -163,6 +163,9 @@ impl fmt::Display for SpillFinding {
     }
 }
 
+/// The code of an event that the books have and no file.
+pub(super) const MISSING: &str = "event.missing";
+
 /// Looks at a spill directory.
 ///
 /// ```
@@ -177,6 +180,15 @@ impl fmt::Display for SpillFinding {
 /// # Errors
 /// The directory or a file in it cannot be read.
 pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<SpillInspection, SpillError> {
+    inspect_and_count(disk, dir).map(|(inspection, _)| inspection)
+}
+
+/// Looks at a spill directory, and compares it with its books.
+pub(super) fn inspect_and_count(
+    disk: &dyn Disk,
+    dir: &Path,
+) -> Result<(SpillInspection, SpillRecount), SpillError> {
+    let covered = BooksFile::peek(disk, dir).map_or(0, |written| written.active_len);
     let mut files: Vec<(InspectedFile, Chain)> = Vec::new();
     let mut findings = Vec::new();
     walk(disk, dir, &mut |seen| {
@@ -207,7 +219,7 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<SpillInspection, SpillErro
             file.newest_ms = file.newest_ms.max(Some(born));
         }
         if seen.role != Role::Corrupt {
-            findings.extend(look_at(seen.file, seen.role, line));
+            findings.extend(look_at(seen.file, seen.role, line, covered));
             chain.add(line);
         }
     })?;
@@ -222,13 +234,18 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<SpillInspection, SpillErro
         (turn, file.role, number_of(&file.name, SEALED))
     });
     let mut sequence = Sequence::default();
-    for (file, chain) in files.iter().filter(|(file, _)| file.role < Role::Corrupt) {
+    let waiting = files
+        .iter_mut()
+        .filter(|(file, _)| file.role < Role::Corrupt);
+    for (file, chain) in waiting {
+        chain.put_in_order(&file.name, &mut findings);
         sequence.follow(&file.name, chain, &mut findings);
     }
-    compare_with_books(&recount(disk, dir)?.missing, &mut findings);
+    let counted = recount(disk, dir)?;
+    compare_with_books(&counted.missing, &mut findings);
     findings.extend(look_around(disk, dir, sequence.has_lines())?);
     let files = files.into_iter().map(|(file, _)| file).collect();
-    Ok(SpillInspection { files, findings })
+    Ok((SpillInspection { files, findings }, counted))
 }
 
 /// Adds what only the books know: which line is missing before the first running sum, and that one
@@ -245,29 +262,46 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<SpillFinding>)
         (missing, []) => {
             let message = |missing: &Discrepancy| match missing.id {
                 Some(id) => format!("the books have event {id}, but no file has it"),
+                None if missing.count == 0 => {
+                    "the files have other events than the books in place of some".to_owned()
+                }
                 None => format!("the books have {} events that no file has", missing.count),
             };
-            findings.extend(missing.iter().map(|missing| {
-                SpillFinding::problem("event.missing", BOOKS, None, message(missing))
-            }));
+            findings.extend(
+                missing
+                    .iter()
+                    .map(|missing| SpillFinding::problem(MISSING, BOOKS, None, message(missing))),
+            );
         }
         _ => {}
     }
 }
 
 /// The problem of one line, if it has one.
-fn look_at(file: &str, role: Role, line: &WalkedLine<'_>) -> Option<SpillFinding> {
+///
+/// The books cover the active file up to `covered`.
+fn look_at(file: &str, role: Role, line: &WalkedLine<'_>, covered: u64) -> Option<SpillFinding> {
     let finding = |level, code, message: &str| {
         let problem = SpillFinding::problem(code, file, Some(line.raw.number), message);
         Some(SpillFinding { level, ..problem })
     };
     match (&line.line, line.raw.is_whole) {
         (Some(_), true) => None,
+        (Some(_), false) if role == Role::Active && line.raw.offset < covered => finding(
+            FindingLevel::Problem,
+            "line.open",
+            "the newline of the line is gone; opening the directory adds it",
+        ),
         (Some(_), false) if role == Role::Replay || role == Role::Sealed => None,
         (Some(_), false) => finding(
             FindingLevel::Note,
             "line.open",
             "the line has no newline yet; opening the directory adds it",
+        ),
+        (None, false) if role == Role::Active && line.raw.offset < covered => finding(
+            FindingLevel::Problem,
+            "line.cut",
+            "the last line is cut, and the books have its event",
         ),
         (None, false) if role == Role::Active => finding(
             FindingLevel::Note,
@@ -297,35 +331,46 @@ fn look_around(
         let problem = SpillFinding::problem(code, file, None, message);
         findings.push(SpillFinding { level, ..problem });
     };
-    if has(BOOKS) && BooksFile::peek(disk, dir).is_none() {
-        let level = if has_ours {
-            FindingLevel::Problem
-        } else {
-            FindingLevel::Note
-        };
-        add(
-            level,
-            "books.unreadable",
-            BOOKS,
-            "neither slot of the books is readable",
-        );
-    } else if !has(BOOKS) && has_ours {
-        let message = "lines are numbered, but the books are missing";
+    // The cursor first: beside a running logger it follows the books.
+    let position = Cursor::peek(disk, dir);
+    let written = BooksFile::peek(disk, dir);
+    let is_of_logger = |name: &&str| has(*name);
+    if has(BOOKS) && written.is_none() {
+        let message = "neither slot of the books is readable; nobody can say what was spilled here";
+        add(FindingLevel::Problem, "books.unreadable", BOOKS, message);
+    } else if has(BOOKS) && BooksFile::has_damaged_slot(disk, dir) {
+        let message = "one slot of the books is damaged, or was cut while it was written; the other one is \
+                       used, which may be older";
+        add(FindingLevel::Problem, "books.damaged", BOOKS, message);
+    } else if !has(BOOKS) && (has_ours || [LOCK, CURSOR, REJECTED].iter().any(is_of_logger)) {
+        let message =
+            "the books are missing, and a logger was here; nobody can say what was spilled";
         add(FindingLevel::Problem, "books.missing", BOOKS, message);
     }
     if has(CURSOR) && has(REPLAY) {
-        let message = match Cursor::peek(disk, dir) {
-            None => {
-                Some("no slot is readable; replay uses the books, or starts from the beginning")
-            }
-            Some(position) => {
-                let replay = disk.open(&dir.join(REPLAY), OpenMode::Read).ok();
-                let is_it = replay.is_none_or(|file| fits(&*file, &position));
-                (!is_it).then_some("it belongs to another snapshot and is ignored")
-            }
-        };
-        if let Some(message) = message {
-            add(FindingLevel::Note, "cursor.unusable", CURSOR, message);
+        let replay = disk.open(&dir.join(REPLAY), OpenMode::Read).ok();
+        let fits =
+            |position: &ReplayPosition| replay.as_ref().is_none_or(|file| fits(&**file, position));
+        match &position {
+            None => add(
+                FindingLevel::Note,
+                "cursor.unusable",
+                CURSOR,
+                "no slot is readable; replay uses the books, or starts from the beginning",
+            ),
+            Some(position) if !fits(position) => add(
+                FindingLevel::Note,
+                "cursor.unusable",
+                CURSOR,
+                "it belongs to another snapshot and is ignored",
+            ),
+            Some(position) if is_ahead(position, written.as_ref(), fits) => add(
+                FindingLevel::Problem,
+                "cursor.ahead",
+                CURSOR,
+                "it says that more was sent than the books do; replay uses the books",
+            ),
+            Some(_) => {}
         }
     }
     for name in names
@@ -340,6 +385,18 @@ fn look_around(
         add(FindingLevel::Note, "file.unknown", name, message);
     }
     Ok(findings)
+}
+
+/// Whether a cursor is past the books, which are written before it.
+fn is_ahead(
+    position: &ReplayPosition,
+    written: Option<&BooksSnapshot>,
+    fits: impl Fn(&ReplayPosition) -> bool,
+) -> bool {
+    written.is_some_and(|written| {
+        let known = written.replay.filter(fits).unwrap_or_default();
+        (position.is_done, position.offset) > (known.is_done, known.offset)
+    })
 }
 
 fn is_stray(name: &str) -> bool {

@@ -53,10 +53,11 @@ struct Ours {
 /// Reads a line without its newline. `offset` is where it lies, which makes the id of a line that
 /// has none.
 ///
-/// A line that ends with a checksum must agree with it; for any other line, being JSON is the only
-/// check there is.
+/// A line that ends with a checksum must agree with it. A line with a number of ours has one, so without
+/// it the line is damaged. For any other line, being JSON is the only check there is.
 pub(super) fn read(bytes: &[u8], offset: u64) -> Option<SpillLine<'_>> {
-    match check(bytes) {
+    let checked = check(bytes);
+    match checked {
         Some(false) => return None,
         Some(true) => {
             if let Some(line) = read_ours(bytes) {
@@ -67,6 +68,9 @@ pub(super) fn read(bytes: &[u8], offset: u64) -> Option<SpillLine<'_>> {
     }
     let text = std::str::from_utf8(bytes).ok()?;
     let ours: Ours = serde_json::from_str(text).ok()?;
+    if ours.seq.is_some() && checked.is_none() {
+        return None;
+    }
     let sum = ours.sum.and_then(|sum| u128::from_str_radix(&sum, 16).ok());
     match ours.id {
         Some(id) => Some(SpillLine {
@@ -89,6 +93,17 @@ pub(super) fn read(bytes: &[u8], offset: u64) -> Option<SpillLine<'_>> {
             })
         }
     }
+}
+
+/// Whether the event in a line of the rejected file is as it was refused, as far as a checksum in it tells.
+pub(super) fn is_rejected_event_whole(bytes: &[u8]) -> bool {
+    const MARK: &[u8] = b",\"event\":";
+    // The properties before it are ours, and the texts in them have their quotes escaped.
+    let start = bytes.windows(MARK.len()).position(|part| part == MARK);
+    let event = start.and_then(|start| bytes.get(start + MARK.len()..));
+    let event = event.and_then(|event| event.trim_ascii_end().strip_suffix(b"}"));
+    // A renamed mark has it parse as a line of others, and those of ours have a number.
+    event.is_none_or(|event| event == b"null" || read(event, 0).is_some())
 }
 
 /// Whether the checksum agrees; none for a line without one.
@@ -173,16 +188,29 @@ mod tests {
             let mut broken = body.to_vec();
             let at = at.index(broken.len());
             broken[at] ^= 1 << bit;
-            // A flip within the mark itself makes it a line of others, which must still be JSON.
+            // Also within the mark itself: a line with a number has a checksum.
             let found = read(&broken, 0);
-            let in_tail = at >= body.len() - CRC_TAIL;
-            prop_assert!(found.is_none() || in_tail, "{found:?}");
+            prop_assert!(found.is_none(), "{found:?}");
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
             read(&bytes, 0);
         }
+    }
+
+    #[test]
+    fn a_numbered_line_without_its_checksum_is_damaged() {
+        let id = EventId::from_u128(7 << 76 | 2 << 62);
+        let bytes = line("BK-42", id, 1, None);
+        let text = String::from_utf8(bytes).unwrap();
+        let forged = text
+            .replace("\"_crc\"", "\"_crd\"")
+            .replace("BK-42", "BK-99");
+        assert_eq!(read(forged.trim_end().as_bytes(), 0), None);
+        // Without a number it is a line of others.
+        let foreign = format!("{{\"details\":\"BK-99\",\"_id\":\"{id}\"}}");
+        assert_eq!(read(foreign.as_bytes(), 0).unwrap().id, id);
     }
 
     #[test]

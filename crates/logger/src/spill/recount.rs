@@ -9,21 +9,21 @@ use std::io;
 use std::path::Path;
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Books, Bucket, Discrepancy, Place, difference};
+use tidegate_core::books::{AuditFinding, Books, Bucket, Discrepancy, Place, difference};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::books_file::{BooksFile, BooksSnapshot};
 use super::cursor::{Cursor, ReplayPosition};
 use super::inspect::Role;
 use super::replay::fits;
-use super::scan::LineReader;
-use super::{ACTIVE, REPLAY, SEALED, SpillError, at, line, names, number_of, numbered};
+use super::scan::{LineReader, RawLine};
+use super::{ACTIVE, CORRUPT, REPLAY, SEALED, SpillError, at, line, names, number_of, numbered};
 
 /// How often files that change under us are looked at again.
 const TRIES: usize = 10;
 
 /// The content of a spill directory, beside the content that its books claim.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SpillRecount {
     /// The books, with the lines that are newer than they are.
     pub books: Books,
@@ -33,6 +33,9 @@ pub struct SpillRecount {
     pub missing: Vec<Discrepancy>,
     /// Events of which nothing can be said: lines that cannot be read, and what was in memory.
     pub unverifiable: u64,
+    /// Lines that cannot be read and stand for no loss: those that were set aside, and those of which
+    /// nobody can say whether they were promised.
+    pub findings: Vec<AuditFinding>,
 }
 
 impl SpillRecount {
@@ -75,14 +78,14 @@ fn count(
     let mut counting = Counting {
         disk,
         dir,
-        chain: Chain::new(&written),
+        chain: Chain::new(&written, is_known),
         written,
         is_known,
         found: Books::default(),
         new: Books::default(),
-        hints: Vec::new(),
-        unreadable: 0,
-        unreadable_kept: 0,
+        seen: BTreeSet::new(),
+        waiting: Vec::new(),
+        kept: Vec::new(),
     };
     let names = match names(disk, dir) {
         Err(SpillError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -122,11 +125,33 @@ struct Counting<'a> {
     found: Books,
     /// Lines that are newer than the books.
     new: Books,
-    /// Lines that cannot be read and name an event, with the place that their file means.
-    hints: Vec<(EventId, Place)>,
+    /// Numbers and ids that were counted: a line that was doubled is one event.
+    seen: BTreeSet<(u64, EventId)>,
     /// Lines that cannot be read, in files that wait and in those that are kept.
-    unreadable: u64,
-    unreadable_kept: u64,
+    waiting: Vec<UnreadableLine>,
+    kept: Vec<UnreadableLine>,
+}
+
+/// A line that cannot be read.
+struct UnreadableLine {
+    /// The event that it names, if it does.
+    hint: Option<EventId>,
+    /// The id under which a start counts it, where the books do not cover it.
+    counted_as: EventId,
+    /// Tells its bytes apart from others.
+    bytes: EventId,
+    is_new: bool,
+}
+
+impl UnreadableLine {
+    fn new(raw: &RawLine<'_>, is_new: bool) -> Self {
+        Self {
+            hint: line::hint(raw.bytes),
+            counted_as: EventId::of_bytes(raw.offset, raw.bytes),
+            bytes: EventId::of_bytes(0, raw.bytes),
+            is_new,
+        }
+    }
 }
 
 impl Counting<'_> {
@@ -148,8 +173,10 @@ impl Counting<'_> {
                 self.spilled(REPLAY, position.offset, end, u64::MAX)
             }
             None => {
-                // Rotated after the books were written: it was the active file then.
-                let cursor = Cursor::peek(self.disk, self.dir).filter(is_it);
+                // Rotated after the books were written: it was the active file then, and the cursor, which
+                // follows the books, knows nothing of it. Without books it is all there is.
+                let cursor = Cursor::peek(self.disk, self.dir);
+                let cursor = cursor.filter(|position| !self.is_known && is_it(position));
                 let offset = cursor.map_or(0, |position| position.offset);
                 self.spilled(REPLAY, offset, None, self.written.active_len)
             }
@@ -167,20 +194,25 @@ impl Counting<'_> {
         let (file, bytes) = self.open(name)?;
         let mut lines = LineReader::new(from, end.unwrap_or(bytes));
         while let Some(raw) = at("read", &self.dir.join(name), lines.next_filled(&*file))? {
+            let is_beyond_books = !self.is_known || raw.offset >= covered;
             // A line that is being written has no end yet.
-            if !raw.is_whole {
+            if !raw.is_whole && is_beyond_books {
                 continue;
             }
             let Some(line) = line::read(raw.bytes, raw.offset) else {
-                self.unreadable += 1;
-                let id = line::hint(raw.bytes);
-                self.hints.extend(id.map(|id| (id, Place::Spilled)));
+                self.waiting
+                    .push(UnreadableLine::new(&raw, is_beyond_books));
                 continue;
             };
+            if let Some(seq) = line.seq
+                && !self.seen.insert((seq, line.id))
+            {
+                continue;
+            }
             self.found.move_one(line.id, None, Some(Place::Spilled));
             let is_new = match line.seq {
                 Some(seq) => seq > self.written.seq,
-                None => !self.is_known || raw.offset >= covered,
+                None => is_beyond_books,
             };
             if is_new {
                 self.new.move_one(line.id, None, Some(Place::Spilled));
@@ -198,17 +230,13 @@ impl Counting<'_> {
         let mut lines = LineReader::new(0, bytes);
         let mut seen = BTreeSet::new();
         while let Some(raw) = at("read", &self.dir.join(name), lines.next_filled(&*file))? {
-            match line::read(raw.bytes, raw.offset).filter(|_| role == Role::Rejected) {
+            match kept_line(role, &raw) {
                 // A crash right after it was set aside has it refused, and set aside, again.
-                Some(line) if !seen.insert(line.id) => {}
-                Some(line) => self
-                    .found
-                    .move_one(line.id, None, Some(Place::DeadLettered)),
-                None => {
-                    self.unreadable_kept += 1;
-                    let id = line::hint(raw.bytes);
-                    self.hints.extend(id.map(|id| (id, Place::DeadLettered)));
-                }
+                Some(id) if !seen.insert(id) => {}
+                Some(id) => self.found.move_one(id, None, Some(Place::DeadLettered)),
+                // A refused event that cannot be read is gone; a corrupt line never could.
+                None if role == Role::Rejected => {}
+                None => self.kept.push(UnreadableLine::new(&raw, false)),
             }
         }
         Ok(())
@@ -223,50 +251,153 @@ impl Counting<'_> {
                 expected.move_tally(bucket, None, Some(place.clone()), tally);
             }
         }
-        let mut unverifiable = books.in_place(&Place::InFlight) + books.in_place(&Place::Retrying);
-        let mut missing = Vec::new();
-        let (believed, lines) = believed(&expected, &self.found, &self.hints);
+        let (new, booked): (Vec<_>, Vec<_>) = self.waiting.iter().partition(|line| line.is_new);
+        let named = self.kept.iter().filter_map(|line| line.hint);
+        let named = named.map(|id| (id, Place::DeadLettered));
+        let counted = booked.iter().map(|line| (line.counted_as, Place::Spilled));
+        let candidates: Vec<(EventId, Place)> = named.chain(counted).collect();
+        let (believed, lines) = believed(&expected, &self.found, &candidates);
         let mut found_or_named = self.found.clone();
+        let mut findings = Vec::new();
         for (id, place) in &believed {
             found_or_named.move_one(*id, None, Some(place.clone()));
+            let is_kept = *place == Place::DeadLettered;
+            findings.push(match is_kept {
+                true => set_aside(1, Some(*id)),
+                false => unproven(1),
+            });
         }
-        unverifiable += i64::try_from(believed.len()).unwrap_or(i64::MAX);
-        // A line that cannot be read is there, only its id is not known: it accounts for one that
-        // is missing, wherever that is. A torn tail accounts for none: it is in no books.
-        let promised = self.unreadable_kept.saturating_sub(self.written.torn);
-        let mut unnamed = (self.unreadable + promised).saturating_sub(lines);
+        let mut unreadable = Unreadable::new(&booked, &self.kept, self.written.torn);
+        unreadable.all = unreadable.all.saturating_sub(lines);
+        let mut unverifiable = believed.len() as u64 + new.len() as u64;
+        if !new.is_empty() {
+            findings.push(unproven(new.len()));
+        }
+        let mut missing = Vec::new();
         let mut gaps = self.chain.missing;
         gaps.extend(difference(&expected, &found_or_named));
-        for found in gaps.into_iter().filter(|d| d.count >= 0) {
-            // As many as expected, but not the same ones. One that does not tell its id stands
-            // beside one that was set aside and is not in the books yet.
-            let count = found.count.unsigned_abs().max(1);
-            if unnamed >= count {
-                unnamed -= count;
-                unverifiable += found.count;
-            } else {
-                missing.push(found);
+        for gap in gaps.into_iter().filter(|gap| gap.count >= 0) {
+            let (covered, rest) = unreadable.cover(gap);
+            if let Some((count, id)) = covered {
+                findings.push(set_aside(count, id));
+                unverifiable += count;
             }
+            missing.extend(rest);
         }
+        let memory = books.in_place(&Place::InFlight) + books.in_place(&Place::Retrying);
         SpillRecount {
             books,
             found: self.found,
             missing,
-            unverifiable: u64::try_from(unverifiable).unwrap_or(0),
+            unverifiable: unverifiable + u64::try_from(memory).unwrap_or(0),
+            findings,
         }
     }
 }
 
-/// The hints that the books agree with, that is an event that they miss in that place, and how many
-/// lines gave them. A damaged line may name an event that never was, or one that was sent again and
+/// The id of a line that is kept and can be read. A corrupt line is none: nobody could say what it was.
+fn kept_line(role: Role, raw: &RawLine<'_>) -> Option<EventId> {
+    let is_readable = role == Role::Rejected && line::is_rejected_event_whole(raw.bytes);
+    let line = is_readable.then(|| line::read(raw.bytes, raw.offset))?;
+    line.map(|line| line.id)
+}
+
+/// Lines that cannot be read and of which the logger took note: they are events, and dead letters.
+struct Unreadable {
+    /// All that may be dead letters by the books.
+    all: u64,
+    /// Those of them that the books may still have as spilled: they were set aside, and the process ended
+    /// before it wrote that down.
+    set_aside: u64,
+}
+
+impl Unreadable {
+    /// `booked` are those of the lines that wait which the books know. A torn line was promised to nobody.
+    fn new(booked: &[&UnreadableLine], kept: &[UnreadableLine], torn: u64) -> Self {
+        let copies: BTreeSet<EventId> = kept.iter().map(|line| line.bytes).collect();
+        let is_copied = |line: &&&UnreadableLine| copies.contains(&line.bytes);
+        let set_aside = booked.iter().filter(is_copied).count() as u64;
+        // The logger posts all lines of the directory that cannot be read when it meets the first.
+        let ahead = booked.len() as u64 - set_aside;
+        let promised = (kept.len() as u64).saturating_sub(torn);
+        Self {
+            all: promised + ahead,
+            set_aside,
+        }
+    }
+
+    /// How many of these events such lines are, and the events that are missing all the same.
+    fn cover(&mut self, gap: Discrepancy) -> (Option<(u64, Option<EventId>)>, Option<Discrepancy>) {
+        // As many as expected, but not the same ones: one that does not tell its id stands beside one
+        // that was set aside and is not in the books yet.
+        let count = gap.count.unsigned_abs().max(1);
+        let is_dead = gap.place == Place::DeadLettered;
+        let limit = match is_dead {
+            true => self.all,
+            false => self.set_aside.min(self.all),
+        };
+        let covered = count.min(limit);
+        self.all -= covered;
+        if !is_dead {
+            self.set_aside -= covered;
+        }
+        match covered {
+            0 => (None, Some(gap)),
+            _ if covered == count => (Some((count, gap.id)), None),
+            _ => {
+                let left = i64::try_from(count - covered).unwrap_or(i64::MAX);
+                let rest = Discrepancy {
+                    count: left,
+                    id: None,
+                    ..gap
+                };
+                (Some((covered, None)), Some(rest))
+            }
+        }
+    }
+}
+
+/// The finding of events whose lines were unreadable and are kept.
+fn set_aside(count: u64, id: Option<EventId>) -> AuditFinding {
+    let message = match (count, id) {
+        (_, Some(id)) => {
+            format!(
+                "event {id} is a dead letter: its line cannot be read and is kept in `{CORRUPT}`"
+            )
+        }
+        (1, None) => {
+            format!("1 event is a dead letter: its line cannot be read and is kept in `{CORRUPT}`")
+        }
+        (count, None) => format!(
+            "{count} events are dead letters: their lines cannot be read and are kept in `{CORRUPT}`"
+        ),
+    };
+    AuditFinding::new("line.corrupt", message).about(id)
+}
+
+/// The finding of lines behind everything that is certain.
+fn unproven(count: usize) -> AuditFinding {
+    let lines = match count {
+        1 => "1 line was".to_owned(),
+        count => format!("{count} lines were"),
+    };
+    let message = format!(
+        "{lines} written last and cannot be read: a write that was cut, or damage; it may have been \
+         acknowledged"
+    );
+    AuditFinding::new("line.unproven", message)
+}
+
+/// The events of these that the books agree with: those that they miss in that place, and how many
+/// candidates named them. A damaged line may name an event that never was, or one that was sent again and
 /// is elsewhere.
 fn believed(
     expected: &Books,
     found: &Books,
-    hints: &[(EventId, Place)],
+    candidates: &[(EventId, Place)],
 ) -> (BTreeSet<(EventId, Place)>, u64) {
     // A line that was set aside twice names the same event twice.
-    let mut believed: BTreeSet<(EventId, Place)> = hints.iter().cloned().collect();
+    let mut believed: BTreeSet<(EventId, Place)> = candidates.iter().cloned().collect();
     let mut with_hints = found.clone();
     for (id, place) in &believed {
         with_hints.move_one(*id, None, Some(place.clone()));
@@ -280,7 +411,10 @@ fn believed(
         let is_doubtful = |d: &Discrepancy| d.place == *place && holds(d.bucket, *id);
         !doubtful.iter().any(is_doubtful)
     });
-    let lines = hints.iter().filter(|hint| believed.contains(hint)).count();
+    let lines = candidates
+        .iter()
+        .filter(|candidate| believed.contains(candidate))
+        .count();
     (believed, lines as u64)
 }
 
@@ -302,7 +436,8 @@ fn holds(bucket: Bucket, id: EventId) -> bool {
 /// A batch that has a successor was synced, so a hole in it is a line that was taken away. The last
 /// batch may have holes: nobody was promised anything of it.
 struct Chain {
-    last_sum: (u64, u128),
+    /// The last line with a running sum, and that sum. Without books the sum before the first is unknown.
+    last: Option<(u64, Option<u128>)>,
     batch: (u64, u128),
     /// The part that the last whole batch lacks, until a successor proves that it was synced.
     suspected: Option<Discrepancy>,
@@ -310,10 +445,9 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(written: &BooksSnapshot) -> Self {
-        let last_sum = (written.seq, written.sum);
+    fn new(written: &BooksSnapshot, is_known: bool) -> Self {
         Self {
-            last_sum,
+            last: is_known.then_some((written.seq, Some(written.sum))),
             batch: (0, 0),
             suspected: None,
             missing: Vec::new(),
@@ -324,15 +458,13 @@ impl Chain {
         self.missing.extend(self.suspected.take());
         self.batch.0 += 1;
         self.batch.1 = self.batch.1.wrapping_add(id.as_u128());
+        let (last_seq, last_sum) = *self.last.get_or_insert((seq.saturating_sub(1), None));
         if let Some(sum) = sum {
-            let expected = (
-                seq.saturating_sub(self.last_sum.0),
-                sum.wrapping_sub(self.last_sum.1),
-            );
-            if expected.0 > self.batch.0 {
-                let count = expected.0 - self.batch.0;
-                let id = EventId::from_u128(expected.1.wrapping_sub(self.batch.1));
-                let id = (count == 1).then_some(id);
+            let expected = seq.saturating_sub(last_seq);
+            if expected > self.batch.0 {
+                let count = expected - self.batch.0;
+                let rest = last_sum.map(|last| sum.wrapping_sub(last).wrapping_sub(self.batch.1));
+                let id = rest.filter(|_| count == 1).map(EventId::from_u128);
                 self.suspected = Some(Discrepancy {
                     bucket: id.map_or(Bucket::Minute(0), Bucket::of),
                     place: Place::Spilled,
@@ -340,7 +472,7 @@ impl Chain {
                     id,
                 });
             }
-            self.last_sum = (seq, sum);
+            self.last = Some((seq, Some(sum)));
             self.batch = (0, 0);
         }
     }

@@ -1,3 +1,4 @@
+mod damage;
 mod ids;
 mod two_lives;
 

@@ -99,6 +99,21 @@ pub(crate) struct AuditedSchema {
     missing: Vec<DiscrepancySchema>,
     /// Where its delivered events went; left out where it delivered none.
     paths: Option<Vec<AuditedPathSchema>>,
+    /// Everything else that is not as it should be; left out where there is nothing.
+    findings: Option<Vec<AuditFindingSchema>>,
+}
+
+/// Something that is not as it should be, and that by itself is no certain loss.
+#[derive(ToSchema)]
+#[schema(as = AuditFinding)]
+pub(crate) struct AuditFindingSchema {
+    /// The stable code.
+    #[schema(example = "log.torn")]
+    code: String,
+    /// The description, for people.
+    message: String,
+    /// The event that it is about, where that is known.
+    id: Option<String>,
 }
 
 /// The delivered events of a component, beside those that their receiver has.

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_connector::{AckMode, HandOff, ListenerType};
-use tidegate_core::{HealthStatus, TierIndex};
+use tidegate_connector::{
+    AckMode, ConcurrencyMode, ContainerState, HandOff, ListenerType, TierOptions,
+};
+use tidegate_core::{HealthStatus, Mutex, Offset, TierIndex};
+use tidegate_log::{Append, Record, TopicPartition};
 
 use crate::scene::{Scene, Script, permanent, text, transient};
 use crate::scripted_log::{CommitFault, ScriptedLog};
@@ -233,4 +236,98 @@ pub(crate) async fn c06_settled_records_are_committed_when_a_partition_is_let_go
     for value in ["a", "b", "last", "after"] {
         assert_eq!(count(value), 2, "{value} once in each partition");
     }
+}
+
+pub(crate) async fn c04_c09_a_record_that_was_handed_back_is_not_passed(scene: Scene) {
+    let topic = scene.topic("c09k", 1).await;
+    let mut options = scene.options(&topic);
+    options.concurrency_mode = ConcurrencyMode::Key;
+    options.max_poll_records = 3;
+    options.max_poll_interval = Duration::from_secs(1);
+    options.retry.tier0.max_attempts = 2;
+    options.retry.tier0.initial_backoff = Duration::from_millis(200);
+    options.retry.tier0.max_backoff = Duration::from_millis(200);
+    options.retry.tiers = vec![TierOptions::new(Duration::from_millis(40))];
+    let group = options.group.clone();
+    let (script, done) = (Script::new(&scene), Arc::new(Mutex::new(Vec::new())));
+    let (seen, ended) = (script.clone(), Arc::clone(&done));
+    let clock = Arc::clone(&scene.env.clock);
+    let handler = script.handler(move |record| {
+        let (seen, clock, ended) = (seen.clone(), Arc::clone(&clock), Arc::clone(&ended));
+        async move {
+            let value = text(record.value());
+            match value.as_str() {
+                // The budget is over, and the one behind it in its lane is handed back.
+                "a0" => clock.sleep(Duration::from_millis(900)).await,
+                "a1" => {
+                    while seen.count("c3") == 0 {
+                        clock.sleep(Duration::from_millis(2)).await;
+                    }
+                    clock.sleep(Duration::from_millis(300)).await;
+                }
+                // It waits for its second attempt meanwhile.
+                "b2" if record.attempt() == 1 => {
+                    clock.sleep(Duration::from_millis(800)).await;
+                    return transient("timeout.read");
+                }
+                _ => {}
+            }
+            ended.lock().push(value);
+            Ok(())
+        }
+    });
+    let append = |value: &str| {
+        let record = Record::new(value.to_owned()).key(value[..1].to_owned());
+        Append::new(topic.clone(), record).partition(0)
+    };
+    let appends = ["a0", "a1", "b2"].map(append).to_vec();
+    scene.log.append(appends).await.unwrap();
+    let connector = scene.start(options, handler).await;
+    scene
+        .until("it is there again", || script.count("a1") == 1)
+        .await;
+    scene.log.append(vec![append("c3")]).await.unwrap();
+    scene.until_committed(&group, &topic, 4).await;
+    connector.stop("orders").await.unwrap();
+    let mut done = done.lock().clone();
+    done.sort();
+    done.dedup();
+    assert_eq!(done, ["a0", "a1", "b2", "c3"]);
+}
+
+pub(crate) async fn records_that_the_log_removed_are_posted_as_lost(scene: Scene) {
+    let (scene, log) = scripted(scene);
+    let topic = scene.topic("removed", 1).await;
+    let options = scene.options(&topic);
+    let group = options.group.clone();
+    let names: Vec<String> = (0..10).map(|n| format!("r{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    scene.send(&topic, 0, &names[..2]).await;
+    let script = Script::new(&scene);
+    let connector = scene.start(options, script.answers(|_| Ok(()))).await;
+    scene.until_committed(&group, &topic, 2).await;
+    connector.stop("orders").await.unwrap();
+    scene.send(&topic, 0, &names[2..]).await;
+    let at = TopicPartition::new(topic.clone(), 0);
+    // Only a broker removes what a group has still to read.
+    if scene.is_on_broker() {
+        scene.log.delete_before(&at, Offset(8)).await.unwrap();
+    } else {
+        log.remove_before(&at, Offset(8));
+    }
+    connector.start("orders").await.unwrap();
+    let is_stopped = || connector.state("orders").unwrap() == ContainerState::Stopped;
+    scene.until("it stops by itself", is_stopped).await;
+    let health = connector.binding_health("orders").unwrap();
+    let message = health.message.unwrap_or_default();
+    assert!(message.contains("offsets 2 up to 8"), "{message}");
+    assert_eq!(scene.committed(&group, &topic, 0).await, Some(8));
+    connector.start("orders").await.unwrap();
+    scene.until_committed(&group, &topic, 10).await;
+    connector.stop("orders").await.unwrap();
+    assert_eq!(script.values(), ["r0", "r1", "r8", "r9"]);
+    let accounts = connector.books().accounts().await.unwrap();
+    let account = &accounts[0].account;
+    assert_eq!((account.delivered, account.queued), (4, 0), "{account:?}");
+    assert_eq!(account.lost.total(), 6, "{account:?}");
 }

@@ -17,7 +17,7 @@ use crate::local::Write;
 use crate::topic::TopicConfig;
 
 /// The directory that each version wrote, the last one this version.
-const VERSIONS: [&str; 4] = ["log-v1b", "log-v2", "log-v3", "log-v4"];
+const VERSIONS: [&str; 5] = ["log-v1b", "log-v2", "log-v3", "log-v4", "log-v5"];
 
 fn kept(version: &str) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");

@@ -8,11 +8,15 @@ use super::walk::WalkedLine;
 /// The numbers of the lines of one file.
 #[derive(Default)]
 pub(super) struct Chain {
+    /// With growing numbers.
     steps: Vec<Step>,
+    /// Lines with a number that is not above those before it.
+    strays: Vec<Step>,
+    /// Lines since the last step that cannot be read.
+    unreadable: u64,
 }
 
-/// A stretch of a file: what matters of its lines for the sequence. One without lines is a line that
-/// cannot be read, which may be one that the numbers miss.
+/// A stretch of a file: what matters of its lines for the sequence.
 #[derive(Default)]
 struct Step {
     line: u64,
@@ -23,35 +27,72 @@ struct Step {
     sum: Option<u128>,
     /// How many numbered lines it stands for.
     count: u64,
+    /// Lines before it that cannot be read, which may be some that the numbers miss.
+    unreadable: u64,
+}
+
+impl Step {
+    fn first(&self) -> u64 {
+        (self.seq + 1).saturating_sub(self.count)
+    }
 }
 
 impl Chain {
     pub(super) fn add(&mut self, walked: &WalkedLine<'_>) {
         let Some(line) = &walked.line else {
-            return self.steps.push(Step::default());
+            self.unreadable += 1;
+            return;
         };
         let Some(seq) = line.seq else {
             return;
         };
-        // Lines in a row are one step, so a file takes one step per batch.
-        if let Some(last) = self.steps.last_mut()
-            && last.count > 0
-            && last.sum.is_none()
-            && seq == last.seq + 1
-        {
-            last.seq = seq;
-            last.ids = last.ids.wrapping_add(line.id.as_u128());
-            last.sum = line.sum;
-            last.count += 1;
-            return;
-        }
-        self.steps.push(Step {
+        let step = Step {
             line: walked.raw.number,
             seq,
             ids: line.id.as_u128(),
             sum: line.sum,
             count: 1,
-        });
+            unreadable: 0,
+        };
+        match self.steps.last_mut() {
+            Some(last) if seq <= last.seq => self.strays.push(step),
+            // Lines in a row are one step, so a file takes one step per batch.
+            Some(last) if last.sum.is_none() && seq == last.seq + 1 && self.unreadable == 0 => {
+                last.seq = seq;
+                last.ids = last.ids.wrapping_add(step.ids);
+                last.sum = step.sum;
+                last.count += 1;
+            }
+            Some(_) | None => self.steps.push(Step {
+                unreadable: std::mem::take(&mut self.unreadable),
+                ..step
+            }),
+        }
+    }
+
+    /// Puts lines that are out of their order back into it, leaves out those that are there twice, and
+    /// says both.
+    pub(super) fn put_in_order(&mut self, file: &str, findings: &mut Vec<SpillFinding>) {
+        for stray in std::mem::take(&mut self.strays) {
+            let at = self.steps.partition_point(|step| step.seq < stray.seq);
+            let is_there = |step: &Step| step.first() <= stray.seq;
+            let is_repeated = self.steps.get(at).is_some_and(is_there);
+            let (seq, line) = (stray.seq, Some(stray.line));
+            findings.push(match is_repeated {
+                true => {
+                    let message = format!("line number {seq} is there twice");
+                    SpillFinding::problem("sequence.repeated", file, line, message)
+                }
+                false => {
+                    let message =
+                        format!("line number {seq} is not in its place; none is missing for it");
+                    SpillFinding::problem("sequence.order", file, line, message)
+                }
+            });
+            if !is_repeated {
+                self.steps.insert(at, stray);
+            }
+        }
     }
 }
 
@@ -76,12 +117,9 @@ impl Sequence {
 
     pub(super) fn follow(&mut self, file: &str, chain: &Chain, findings: &mut Vec<SpillFinding>) {
         for step in &chain.steps {
-            if step.count == 0 {
-                self.unreadable += 1;
-                self.is_blurred = true;
-                continue;
-            }
-            let first = (step.seq + 1).saturating_sub(step.count);
+            self.unreadable += step.unreadable;
+            self.is_blurred |= step.unreadable > 0;
+            let first = step.first();
             match self.last {
                 Some(last) if first <= last => {
                     let message = format!("line number {first} follows number {last}");
@@ -108,6 +146,8 @@ impl Sequence {
                 findings.extend(self.close(sum, file, step));
             }
         }
+        self.unreadable += chain.unreadable;
+        self.is_blurred |= chain.unreadable > 0;
         if let Some(gap) = self.gap.take() {
             findings.push(missing(gap, None));
         }

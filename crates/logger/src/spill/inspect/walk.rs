@@ -107,12 +107,12 @@ fn bounds(
     if role != Role::Replay {
         return (0, bytes);
     }
-    let known = Cursor::peek(disk, dir).into_iter();
-    let known = known.chain(written.and_then(|written| written.replay));
-    let furthest = known
-        .filter(|position| fits(file, position))
-        .max_by_key(|position| (position.is_done, position.offset));
-    match furthest {
+    // The cursor follows the books and is never past them; without books it is all there is.
+    let known = match written {
+        Some(written) => written.replay,
+        None => Cursor::peek(disk, dir),
+    };
+    match known.filter(|position| fits(file, position)) {
         Some(position) if position.is_done => (position.end, position.end),
         Some(position) => (position.offset, position.end),
         None => (0, bytes),

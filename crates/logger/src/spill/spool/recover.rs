@@ -125,11 +125,12 @@ impl Spool {
     ) -> Result<u64, SpillError> {
         let (cursor, position) = self.open_cursor(written.is_clean)?.unzip();
         self.cursor = cursor;
-        let known: Vec<_> = position
-            .flatten()
-            .into_iter()
-            .chain(written.replay)
-            .collect();
+        // The cursor follows the books, so one that is past them was not written by a logger.
+        let known = match found.is_known {
+            true => written.replay,
+            false => position.flatten(),
+        };
+        let known: Vec<_> = known.into_iter().collect();
         let replay = ReplayReader::open(&*self.disk, &self.dir, None, &known)?;
         let path = self.dir.join(REPLAY);
         let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
