@@ -31,10 +31,13 @@ pub(crate) struct RecoverySettings {
     pub(crate) is_batch: bool,
 }
 
+/// A look at the tasks of a shard, between two of its steps.
+pub(crate) type MachineLook = Box<dyn FnOnce(&Machine, TaskTime) + Send>;
+
 /// A question to a running shard.
 pub(crate) enum ShardQuestion {
     /// Looks at its tasks.
-    Look(Box<dyn FnOnce(&Machine, TaskTime) + Send>),
+    Look(MachineLook),
     /// Finish and end.
     Drain,
 }
@@ -306,7 +309,30 @@ fn poll_failure(error: LogError, was_lost: bool) -> Option<Failure> {
             format!("a record of an input cannot be read: {error}"),
         ),
         LogError::Stopped { .. } => ("stage.log.stopped", error.to_string()),
-        _ => return None,
+        // The session tells of these once, and goes on.
+        LogError::UnknownTopic { .. }
+        | LogError::UnknownPartition { .. }
+        | LogError::TopicConfig { .. }
+        | LogError::RecordTooLarge { .. }
+        | LogError::HeaderTooLong { .. }
+        | LogError::CommitTooLarge { .. }
+        | LogError::MetadataTooLong { .. }
+        | LogError::MetadataNotAscii { .. }
+        | LogError::Full { .. }
+        | LogError::Overloaded { .. }
+        | LogError::Fenced { .. }
+        | LogError::OffsetRegressed { .. }
+        | LogError::PrecedingCommitFailed { .. }
+        | LogError::OutcomeUnknown { .. }
+        | LogError::Unavailable { .. }
+        | LogError::Login { .. }
+        | LogError::Refused { .. }
+        | LogError::Forbidden { .. }
+        | LogError::RecordRefused { .. }
+        | LogError::Remote { .. }
+        | LogError::Locked { .. }
+        | LogError::Format { .. }
+        | LogError::Disk { .. } => return None,
     };
     let code = Code::from_static(code);
     Some(Failure::new(FailureClass::System, code, message))

@@ -334,7 +334,7 @@ fn look_around(
     // The cursor first: beside a running logger it follows the books.
     let position = Cursor::peek(disk, dir);
     let written = BooksFile::peek(disk, dir);
-    let is_of_logger = |name: &&str| has(*name);
+    let is_of_logger = |name: &&str| has(name);
     if has(BOOKS) && written.is_none() {
         let message = "neither slot of the books is readable; nobody can say what was spilled here";
         add(FindingLevel::Problem, "books.unreadable", BOOKS, message);
