@@ -73,7 +73,7 @@ impl DatabaseView {
             name.push("-wal");
             PathBuf::from(name)
         };
-        // What is put into the file meanwhile is in both.
+        // Pages that are put into the file meanwhile are in both.
         match std::fs::copy(beside(file), beside(&view.file)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             Ok(_) | Err(_) => {}

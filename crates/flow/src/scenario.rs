@@ -19,7 +19,6 @@ use crate::plan::FlowPlan;
 
 /// Why a test file cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ScenarioError {
     /// It is not YAML of the documented form.
     #[error("the test file cannot be read: {0}")]

@@ -30,5 +30,5 @@ pub use machine::{
 };
 pub use options::{RestartOptions, StageOptions, StreamOptions};
 #[cfg(feature = "planted-bugs")]
-pub use planted_bugs::{PlantedBug, plant};
+pub use planted_bugs::{PlantedStageBug, plant};
 pub use stage::{Stage, StageFailure, StageStatus};

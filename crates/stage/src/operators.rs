@@ -8,16 +8,18 @@
 //! - `combine`: join, await and hold; `window`: windows; `steps`: all others, and the way between them.
 //! - `results`: outputs with their ids, dead letters, completions and moves of the books.
 
+mod chain_plan;
 mod combine;
 mod host;
 mod keyed_state;
 mod moving;
+mod progress;
 mod registered;
 mod results;
 mod steps;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,7 +27,6 @@ use tidegate_core::books::Place;
 use tidegate_core::{Code, Failure, FailureClass};
 use tidegate_flow::apply::{StepRefusal, slow_loss, state_plan};
 use tidegate_flow::expression::{EvaluationFailure, RecordMetadata};
-use tidegate_flow::model::IDLE_TIMEOUT;
 use tidegate_flow::plan::{
     FailureKind, FlowPlan, ModePlan, OperatorPlan, PlanChangeKind, ProcessPlan, StatePlan, compare,
 };
@@ -34,8 +35,10 @@ use tidegate_flow::value::JsonRecord;
 pub use self::keyed_state::{KeyedState, StateResult};
 pub use self::registered::{LookupFunction, RegisteredFunctions, RuleFunction, TransformFunction};
 
+use self::chain_plan::{ChainPlan, StateTables};
 use self::combine::Kept;
 use self::moving::{InputEvent, Moving, StepFailure, ms, timestamp};
+use self::progress::Progress;
 use self::results::{InHand, RecordAsCame, RecordResults, is_foreign};
 use crate::chain::{ChainInput, ChainOutput, InputRecord, PendingRecord, TaskOperators, TaskTime};
 use crate::task_state::codec::{Reader, Writer, split_key};
@@ -49,8 +52,6 @@ const CHAIN: TableId = TableId(0);
 const LAST_TABLE: u16 = 999;
 /// The form of what goes through a topic of the stage's own.
 const REPARTITION_VERSION: u8 = 1;
-/// The form of the progress of a chain.
-const PROGRESS_VERSION: u8 = 1;
 /// Timers that fire in one turn where nobody says how many.
 const FIRED_AT_ONCE: usize = 1_000;
 /// How often the clean-up in the background does a batch, in milliseconds.
@@ -88,7 +89,6 @@ impl Default for ChainOptions {
 
 /// Why a chain cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ChainError {
     /// The plan has no such process.
     #[error("the plan has no process `{0}`")]
@@ -96,167 +96,6 @@ pub enum ChainError {
     /// The plan was read from JSON, so its expressions are texts.
     #[error("the expressions of the process `{0}` are not checked; check its flow again")]
     Unchecked(String),
-}
-
-/// The two tables of a state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct StateTables {
-    main: TableId,
-    elements: TableId,
-}
-
-/// Everything about a chain that does not change with records.
-#[derive(Debug)]
-struct ChainPlan {
-    plan: Arc<FlowPlan>,
-    process: ProcessPlan,
-    name: String,
-    dead_letters: String,
-    options: ChainOptions,
-    inputs: Vec<ChainInput>,
-    /// The tables by the id of the state.
-    tables: BTreeMap<String, StateTables>,
-    streams: BTreeSet<Arc<str>>,
-}
-
-impl ChainPlan {
-    fn stream(&self, name: &str) -> Arc<str> {
-        let known = self.streams.get(name);
-        known.map_or_else(|| Arc::from(name), Arc::clone)
-    }
-
-    fn step_tables(&self, at: usize) -> StateTables {
-        let id = self.process.steps[at].state.as_deref().unwrap_or_default();
-        // Every state of the plan has its tables.
-        self.tables.get(id).copied().unwrap_or(StateTables {
-            main: TableId(LAST_TABLE),
-            elements: TableId(LAST_TABLE),
-        })
-    }
-
-    /// The step whose main table this is.
-    fn step_of(&self, table: TableId) -> Option<usize> {
-        let steps = 0..self.process.steps.len();
-        let mut with_state = steps.filter(|at| self.process.steps[*at].state.is_some());
-        with_state.find(|at| self.step_tables(*at).main == table)
-    }
-
-    /// The fields of the key that a record of a stream has at a step.
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "the other steps have no key of their own"
-    )]
-    fn step_key(&self, at: usize, stream: &str) -> &[String] {
-        match &self.process.steps[at].operator {
-            OperatorPlan::Deduplicate { by, .. } => by,
-            OperatorPlan::Window { key, .. } => key,
-            OperatorPlan::Join { on, .. } | OperatorPlan::Await { on, .. } => on,
-            OperatorPlan::Hold { key, .. } => {
-                let mut sources = self.process.sources.iter();
-                let source = sources.find(|source| source.alias == stream);
-                let own = source.and_then(|source| source.hold.as_ref());
-                let own = own.map(|own| own.key.as_slice());
-                own.filter(|own| !own.is_empty()).unwrap_or(key)
-            }
-            _ => &[],
-        }
-    }
-
-    /// The topic that the records of a stream pass before a step.
-    fn repartition_of(&self, at: usize, stream: &str) -> Option<&str> {
-        if !self.options.is_repartitioned {
-            return None;
-        }
-        let start = format!("{}-{stream}-by-", self.name);
-        let mut topics = self.process.steps[at].repartition.iter();
-        let found = topics.find(|topic| topic.starts_with(&start));
-        found.map(String::as_str)
-    }
-
-    /// How long an input may be silent.
-    fn idle_timeout(&self, stream: &str) -> i64 {
-        let default = u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
-        ms(self
-            .options
-            .idle_timeout_ms
-            .get(stream)
-            .copied()
-            .unwrap_or(default))
-    }
-}
-
-/// The progress of an input.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct InputProgress {
-    /// `s` and the alias of a source, or `r` and the name of a topic of the stage's own.
-    name: String,
-    idle_timeout: i64,
-    /// The newest event time.
-    newest: Option<i64>,
-    /// When its last record came.
-    last_seen: i64,
-}
-
-/// The memory of a chain beside its state; it lies in the table of the chain.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Progress {
-    /// The processing time, once there was one.
-    clock: Option<i64>,
-    /// The event time that all inputs have passed; it never goes back.
-    watermark: i64,
-    /// The last number that was given to an entry or a timer.
-    numbers: u64,
-    inputs: Vec<InputProgress>,
-    /// No timer is due before this; it is read from the timers.
-    first_due: i64,
-    /// When the first of the timers is due that were set since somebody looked.
-    first_set: i64,
-}
-
-impl Progress {
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
-        writer.byte(PROGRESS_VERSION);
-        writer.signed(self.clock.unwrap_or(i64::MIN));
-        writer.signed(self.watermark).number(self.numbers);
-        writer.number(self.inputs.len() as u64);
-        for input in &self.inputs {
-            writer.bytes(input.name.as_bytes());
-            writer.signed(input.newest.unwrap_or(i64::MIN));
-            writer.signed(input.last_seen);
-        }
-        writer.0
-    }
-
-    /// Takes over what was written; inputs that are gone are left out.
-    fn read(&mut self, bytes: &[u8]) -> Option<()> {
-        let mut reader = Reader(bytes);
-        if reader.byte()? != PROGRESS_VERSION {
-            return None;
-        }
-        let known = |time: i64| Some(time).filter(|time| *time != i64::MIN);
-        self.clock = known(reader.signed()?);
-        self.watermark = reader.signed()?;
-        self.numbers = reader.number()?;
-        for _ in 0..reader.number()? {
-            let name = reader.text()?;
-            let (newest, last_seen) = (known(reader.signed()?), reader.signed()?);
-            if let Some(input) = self.inputs.iter_mut().find(|input| input.name == name) {
-                (input.newest, input.last_seen) = (newest, last_seen);
-            }
-        }
-        Some(())
-    }
-
-    /// Moves the watermark to the newest time that all inputs have reached. A silent one stops holding it back.
-    fn move_watermark(&mut self, now: i64, delay: i64) {
-        let is_active = |input: &&InputProgress| now - input.last_seen < input.idle_timeout;
-        let active = self.inputs.iter().filter(is_active);
-        let slowest = active.map(|input| input.newest.unwrap_or(i64::MIN)).min();
-        let fastest = || self.inputs.iter().filter_map(|input| input.newest).max();
-        let newest = slowest.or_else(fastest).unwrap_or(i64::MIN);
-        self.watermark = self.watermark.max(newest.saturating_sub(delay));
-    }
 }
 
 /// The operators of one task.
@@ -718,37 +557,6 @@ fn name_row(id: &str) -> Vec<u8> {
     let mut row = vec![b'd'];
     row.extend_from_slice(id.as_bytes());
     row
-}
-
-impl ChainPlan {
-    /// The progress of a chain that has seen nothing.
-    fn begin(&self) -> Progress {
-        let sources = self.process.sources.iter().map(|source| {
-            let timeout = self.idle_timeout(&source.stream);
-            (format!("s{}", source.alias), timeout)
-        });
-        let topics = self.inputs.iter().filter(|input| input.is_repartition);
-        let topics = topics.map(|input| {
-            let timeout = self.idle_timeout(&input.stream);
-            (format!("r{}", input.stream), timeout)
-        });
-        let inputs = sources
-            .chain(topics)
-            .map(|(name, idle_timeout)| InputProgress {
-                name,
-                idle_timeout,
-                newest: None,
-                last_seen: 0,
-            });
-        Progress {
-            clock: None,
-            watermark: i64::MIN,
-            numbers: 0,
-            inputs: inputs.collect(),
-            first_due: i64::MAX,
-            first_set: i64::MAX,
-        }
-    }
 }
 
 impl Run<'_> {

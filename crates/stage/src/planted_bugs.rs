@@ -8,7 +8,7 @@
     expect(unreachable_pub, reason = "only tests name it, by the feature")
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlantedBug {
+pub enum PlantedStageBug {
     /// An epoch that is taken back leaves its state behind.
     StateAheadOfEpoch,
     /// Offsets are committed before the outputs are.
@@ -21,23 +21,23 @@ pub enum PlantedBug {
 
 #[cfg(feature = "planted-bugs")]
 thread_local! {
-    static PLANTED: std::cell::Cell<Option<PlantedBug>> = const { std::cell::Cell::new(None) };
+    static PLANTED: std::cell::Cell<Option<PlantedStageBug>> = const { std::cell::Cell::new(None) };
 }
 
 /// Whether this bug is planted on this thread.
 #[cfg(feature = "planted-bugs")]
-pub(crate) fn is(bug: PlantedBug) -> bool {
+pub(crate) fn is(bug: PlantedStageBug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
 /// Whether this bug is planted: never.
 #[cfg(not(feature = "planted-bugs"))]
-pub(crate) const fn is(_: PlantedBug) -> bool {
+pub(crate) const fn is(_: PlantedStageBug) -> bool {
     false
 }
 
 /// Plants a bug on this thread from now on, or none any more.
 #[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<PlantedBug>) {
+pub fn plant(bug: Option<PlantedStageBug>) {
     PLANTED.set(bug);
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::chain::TaskTime;
 use crate::machine::{Effect, Machine, MachineCounts, MachineInput, TaskStatus};
-use crate::planted_bugs::{PlantedBug, is};
+use crate::planted_bugs::{PlantedStageBug, is};
 use crate::recovery::{self, InputCommitted, RecoveredTask, RecoveryError, RecoveryStart, Replay};
 use crate::state::backend::{MapBackend, StateBackend};
 
@@ -242,7 +242,7 @@ impl Shard {
         let clock = Arc::clone(&self.recovery.clock);
         let group = self.group.clone();
         Box::pin(async move {
-            if is(PlantedBug::OffsetsBeforeOutputs) {
+            if is(PlantedStageBug::OffsetsBeforeOutputs) {
                 let appends = std::mem::take(&mut commit.appends);
                 session.commit(commit.clone()).await?;
                 return log.append(appends).await.map(Some);

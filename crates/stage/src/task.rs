@@ -11,7 +11,7 @@ use crate::chain::{ChainOutput, InputRecord, StageMove, TaskOperators, TaskTime}
 use crate::changelog::{
     DeltaFrame, EpochMark, Frame, InputOffset, MAX_FRAME_BYTES, chain_checksum, entry_bytes,
 };
-use crate::planted_bugs::{PlantedBug, is};
+use crate::planted_bugs::{PlantedStageBug, is};
 use crate::recovery::RecoveredTask;
 use crate::state::LayeredState;
 use crate::state::backend::EntryKey;
@@ -232,7 +232,7 @@ impl StageTask {
             ..SealedEpoch::default()
         };
         sealed.first_piece = (!pieces.is_empty()).then_some(sealed.appends.len());
-        let skips = is(PlantedBug::SkippedFrame) && epoch.is_multiple_of(3);
+        let skips = is(PlantedStageBug::SkippedFrame) && epoch.is_multiple_of(3);
         let frames = pieces.into_iter().chain(deltas);
         for frame in frames.filter(|_| !skips) {
             let record = Record::new(frame);
@@ -321,8 +321,8 @@ impl StageTask {
                 // The open epoch has not touched it yet: it does so when it is sealed.
                 self.roll.placed(first_piece);
             }
-            if roll.base() > self.committed_roll.base() || is(PlantedBug::BaseCutTooEarly) {
-                self.cut_at = match is(PlantedBug::BaseCutTooEarly) {
+            if roll.base() > self.committed_roll.base() || is(PlantedStageBug::BaseCutTooEarly) {
+                self.cut_at = match is(PlantedStageBug::BaseCutTooEarly) {
                     true => first_piece,
                     false => Some(roll.base()),
                 };
@@ -338,7 +338,7 @@ impl StageTask {
 
     /// Takes back everything that is not committed. Where to read on is [`TaskInput::committed`].
     pub(crate) fn abort(&mut self, now_ms: i64) {
-        if !is(PlantedBug::StateAheadOfEpoch) {
+        if !is(PlantedStageBug::StateAheadOfEpoch) {
             self.state.abort();
         }
         self.queue.clear();

@@ -67,7 +67,7 @@ pub enum StoreError {
         #[source]
         source: Box<StoreError>,
     },
-    /// What is in the file of the database is none, or not what the database has written.
+    /// The file is no database, or does not hold the pages that the database has written.
     #[error("the database is damaged, as was seen while trying to {doing}")]
     Damaged {
         /// The operation that failed.

@@ -36,7 +36,7 @@ pub(crate) async fn run(arguments: &AuditArgs, output: Output) -> Result<Exit, E
     })
 }
 
-/// What is in a damaged database was acknowledged and cannot be read.
+/// The rows of a damaged database were acknowledged and cannot be read.
 fn unreadable(report: ErrorReport) -> ErrorReport {
     match report.is("store.damaged") {
         true => report.with_exit(Exit::Loss),

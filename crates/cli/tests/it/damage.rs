@@ -1,6 +1,6 @@
-//! Random single damages, made by a program that knows the truth, and what `tidegate audit` says of each:
-//! exit 4 where something acknowledged is gone or cannot be read, 3 where there is damage and nothing
-//! acknowledged is gone, 0 where nothing was damaged.
+//! Random single damages, made by a program that knows the truth, and what `tidegate audit` says of each.
+//! It exits with 4 where something acknowledged is gone or cannot be read. It exits with 3 where there is
+//! damage and nothing acknowledged is gone, and with 0 where nothing was damaged.
 //!
 //! `TIDEGATE_DAMAGES=1000` makes so many; the plain run makes 100, a long one 10,000.
 
@@ -18,7 +18,7 @@ use crate::command::{Ran, run_in};
 use crate::queue_books::{Tables, settled};
 use crate::spill::spilled;
 
-/// What a damage comes to, as its program knows it.
+/// The effect of a damage, as its program knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Truth {
     Whole,
@@ -369,10 +369,10 @@ fn damage_log(
         _ if !written.is_subset(&readable(runtime, &dir)) => Truth::Gone,
         // Made again; zeros; a text.
         "index" | "lock or spare" => Truth::Unnoticeable,
-        // What is in checkpoints is not read again; of a part that is gone nobody knows what it held.
+        // Groups before a checkpoint are not read again; of a part that is gone nobody knows what it held.
         "journal" if how == "flipped" && !is_killed => Truth::Unnoticeable,
         "journal" => Truth::Unknowable,
-        // What no checkpoint has is in the journal.
+        // Records behind the last checkpoint are in the journal.
         "segment" => Truth::Unnoticeable,
         _ => Truth::Harmless,
     };

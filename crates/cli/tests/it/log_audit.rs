@@ -36,7 +36,7 @@ fn damage(dir: &Path, value: &str) -> PathBuf {
 #[test]
 fn an_untouched_log_is_accounted_for() {
     let dir = configured(CONFIG);
-    // What was not audited is no proof.
+    // An audit of nothing is no proof.
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
     assert_eq!(ran.code, Some(2));
     assert_eq!(ran.json()["error"]["code"], "audit.nothing");

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Account, AuditedPath, Books, ComponentKind, Discrepancy};
 use crate::EventId;
 
-/// What an audit comes to, from the best to the worst.
+/// The verdict of an audit, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AuditVerdict {
     /// Every event is accounted for, and nothing is damaged.
@@ -35,7 +35,7 @@ impl Audit {
         }
     }
 
-    /// What it comes to.
+    /// The worst verdict of its components.
     #[must_use]
     pub fn verdict(&self) -> AuditVerdict {
         let verdicts = self.components.iter().map(Audited::verdict);
@@ -138,7 +138,7 @@ impl Audited {
         }
     }
 
-    /// What it comes to. Events that are in another place than the books say, or twice, are a finding: they
+    /// The verdict for this component. Events that are in another place than the books say, or twice, are a finding: they
     /// are there.
     #[must_use]
     pub fn verdict(&self) -> AuditVerdict {

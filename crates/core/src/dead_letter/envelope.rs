@@ -17,7 +17,6 @@ use crate::{
 
 /// An envelope that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum EnvelopeError {
     /// It is not JSON of this form.
     #[error("the envelope of a dead letter is not of the documented form")]

@@ -125,8 +125,8 @@ impl EmbeddedStorage {
     }
 
     /// Looks at a directory without its lock, which somebody else may hold; none where there is no log.
-    /// Nothing is ever written: calls that would change something are refused as [`LogError::Closed`]. What
-    /// is committed meanwhile is seen by those who wait for it, within half a second.
+    /// Nothing is ever written: calls that would change something are refused as [`LogError::Closed`]. Those
+    /// who wait for new records see later commits within half a second.
     ///
     /// # Errors
     /// [`LogError::Format`] of another version or without its manifest, [`LogError::Disk`].

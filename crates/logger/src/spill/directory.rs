@@ -69,7 +69,7 @@ impl SpillDirectory {
         Ok(last)
     }
 
-    /// One look. What is wrong and is no missing event is among the findings.
+    /// One look. Damage that is no missing event is among the findings.
     pub(super) fn look(&self) -> Result<SpillRecount, SpillError> {
         let disk = &*self.env.disk;
         let is_there = match names(disk, &self.dir) {

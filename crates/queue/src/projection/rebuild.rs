@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::{Classify, Failure, FailureClass};
 
 use super::request::{RebuildMode, forgotten_of, request_of, shadow_of};
-use super::run::{ProjectionStep, Projector, TaskProgress, TaskState, leadership_name};
+use super::run::{ProjectionStep, Projector, ProjectorState, TaskProgress, leadership_name};
 use super::{Projection, Target};
 use crate::QueueError;
 use crate::port::Leadership;
@@ -110,7 +110,7 @@ impl Projector {
         let failed = RebuildError::store(name);
         // Nobody is to wait for a refusal.
         self.check_log(name, wanted).await?;
-        let mut work = TaskState::default();
+        let mut work = ProjectorState::default();
         // The process that builds it now goes on until we have the leadership.
         let leadership_name = leadership_name(projection);
         let leadership = loop {

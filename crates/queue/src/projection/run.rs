@@ -59,7 +59,7 @@ pub(super) enum ProjectionStep {
 /// The state of a task. A process that dies takes it along, and the next one begins from what the
 /// store knows.
 #[derive(Debug, Default)]
-pub(super) struct TaskState {
+pub(super) struct ProjectorState {
     leadership: Option<HeldLeadership>,
     /// How far a projection is under its leadership.
     pub(super) begun: TaskProgress,
@@ -162,7 +162,7 @@ impl Projector {
 
     /// One task: works until the stop, then gives its leadership back.
     async fn serve(self: Arc<Self>, part: Part, mut stopped: watch::Receiver<bool>) {
-        let mut work = TaskState::default();
+        let mut work = ProjectorState::default();
         let working = async {
             loop {
                 let round = CatchPanic(Box::pin(self.round(&part, &mut work))).await;
@@ -171,7 +171,7 @@ impl Projector {
                     Ok(false) => self.clock.sleep(self.options.poll_delay).await,
                     Err(panic) => {
                         // Nobody knows how far it came; the store does.
-                        work = TaskState::default();
+                        work = ProjectorState::default();
                         tracing::error!(
                             panic,
                             name = part.leadership_name(),
@@ -201,7 +201,7 @@ impl Projector {
     }
 
     /// One round of a task; says whether there may be more at once.
-    async fn round(&self, part: &Part, work: &mut TaskState) -> bool {
+    async fn round(&self, part: &Part, work: &mut ProjectorState) -> bool {
         match part {
             Part::Sequencer => match self.sequence(work).await {
                 Ok(count) => count >= u64::from(GROUPS),
@@ -226,7 +226,7 @@ impl Projector {
     pub(super) async fn leadership(
         &self,
         name: &str,
-        work: &mut TaskState,
+        work: &mut ProjectorState,
     ) -> Result<Option<Leadership>, QueueError> {
         // Before the call: the lease begins at some time within it.
         let now = self.clock.elapsed();
@@ -253,7 +253,7 @@ impl Projector {
         Ok(taken)
     }
 
-    async fn sequence(&self, work: &mut TaskState) -> Result<u64, QueueError> {
+    async fn sequence(&self, work: &mut ProjectorState) -> Result<u64, QueueError> {
         if self.leadership(SEQUENCER, work).await?.is_none() {
             return Ok(0);
         }
@@ -271,7 +271,7 @@ impl Projector {
     async fn attend(
         &self,
         projection: &Projection,
-        work: &mut TaskState,
+        work: &mut ProjectorState,
     ) -> Result<ProjectionStep, RebuildError> {
         let Some(leadership) = self.hold(projection, work).await? else {
             return Ok(ProjectionStep::TakenOver);
@@ -323,7 +323,7 @@ impl Projector {
     async fn hold(
         &self,
         projection: &Projection,
-        work: &mut TaskState,
+        work: &mut ProjectorState,
     ) -> Result<Option<Leadership>, RebuildError> {
         let held = self.leadership(&leadership_name(projection), work).await;
         let held = held.map_err(RebuildError::store(&projection.name));

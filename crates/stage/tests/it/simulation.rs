@@ -18,7 +18,7 @@ use tidegate_log::{
 };
 use tidegate_sim::{LogRates, Node, Sim, SimLog, for_each_seed, scaled};
 use tidegate_stage::operators::RegisteredFunctions;
-use tidegate_stage::{PlantedBug, Stage, StageBooks, StageOptions, StreamOptions, plant};
+use tidegate_stage::{PlantedStageBug, Stage, StageBooks, StageOptions, StreamOptions, plant};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -492,7 +492,7 @@ fn one_seed_played_twice_is_one_run() {
 }
 
 /// The first seed that catches a bug.
-fn seed_that_catches(bug: PlantedBug) -> Option<u64> {
+fn seed_that_catches(bug: PlantedStageBug) -> Option<u64> {
     (0..200).find(|seed| {
         plant(Some(bug));
         let caught = catch_unwind(AssertUnwindSafe(|| play(*seed))).is_err();
@@ -504,9 +504,9 @@ fn seed_that_catches(bug: PlantedBug) -> Option<u64> {
 #[test]
 fn planted_bugs_are_caught() {
     for bug in [
-        PlantedBug::StateAheadOfEpoch,
-        PlantedBug::OffsetsBeforeOutputs,
-        PlantedBug::SkippedFrame,
+        PlantedStageBug::StateAheadOfEpoch,
+        PlantedStageBug::OffsetsBeforeOutputs,
+        PlantedStageBug::SkippedFrame,
     ] {
         assert!(seed_that_catches(bug).is_some(), "{bug:?}");
     }

@@ -134,7 +134,7 @@ fn books_that_cannot_be_read_are_a_finding_and_a_gap_without_them_a_loss() {
         let counted = look(&disk);
         assert_eq!(counted.missing, []);
         assert!(codes(&counted)[0].starts_with("books."), "{counted:?}");
-        // What was sent is not known, so a first line with a high number proves nothing.
+        // Nobody knows which lines were sent, so a first line with a high number proves nothing.
         put_lines(&disk, &whole[5..]);
         assert_eq!(missing(&disk), []);
         let rest: Vec<_> = [&whole[..7], &whole[8..]].concat();
