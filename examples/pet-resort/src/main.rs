@@ -47,8 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let listener = tokio::net::TcpListener::bind(&listen).await?;
         tracing::info!("pet resort on http://{listen}, events to {base_url}");
         let stop = async move {
-            // Without a signal handler, the process ends the hard way.
-            tokio::signal::ctrl_c().await.ok();
+            signaled().await;
             probes.stop();
         };
         serve(listener, app, stop).await
@@ -60,4 +59,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         "closed"
     );
     Ok(())
+}
+
+/// Completes at Ctrl-C or SIGTERM. Without a signal handler, the process ends the hard way.
+async fn signaled() {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+        tokio::signal::ctrl_c().await.ok();
+        return;
+    };
+    tokio::select! {
+        biased;
+        _ = terminated.recv() => {}
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted.ok();
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! Names that say nothing, files that nobody can proofread, work put off without a condition.
+//! Names that say nothing, files that nobody can proofread, work put off without a condition, and enums that
+//! hide a forgotten variant from the compiler.
 
 use crate::tidy::Finding;
 use crate::tidy::rust;
@@ -29,6 +30,10 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
                     index + 1,
                     format!("module `{name}` says nothing"),
                 ));
+            }
+            if line.code.contains("#[non_exhaustive]") {
+                let text = "`#[non_exhaustive]` hides a forgotten variant from the compiler";
+                findings.push(Finding::new(path, index + 1, text));
             }
             findings.extend(put_off(path, index + 1, &line.comment));
         }
@@ -167,6 +172,15 @@ mod tests {
                 "a.rs:3: FIXME without (its condition)",
                 "b.toml:1: FIXME without (its condition)",
             ]
+        );
+    }
+
+    #[test]
+    fn enums_that_hide_a_forgotten_variant_are_refused() {
+        let source = "#[non_exhaustive]\npub enum Kind {}\n// #[non_exhaustive] in a comment\n";
+        assert_eq!(
+            messages(&[("a.rs", source)]),
+            ["a.rs:1: `#[non_exhaustive]` hides a forgotten variant from the compiler"]
         );
     }
 }

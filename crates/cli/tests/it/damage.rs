@@ -109,7 +109,7 @@ fn damage_file(random: &mut dyn Entropy, path: &Path) -> &'static str {
     match random.below(4) {
         0 => {
             std::fs::remove_file(path).unwrap();
-            return "deleted";
+            "deleted"
         }
         1 if !bytes.is_empty() => {
             bytes.truncate(pick(random, bytes.len()));

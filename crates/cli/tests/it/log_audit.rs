@@ -465,11 +465,9 @@ fn a_pipe_in_place_of_a_file_of_the_log_is_refused_and_not_waited_for() {
     send_one(dir.path(), "one");
     let log = dir.path().join("log");
     let segments = std::fs::read_dir(log.join("topic-orders")).unwrap();
-    let segments = segments.map(|entry| entry.unwrap().path());
-    let segment = segments
-        .filter(|path| path.extension().is_some_and(|e| e == "seg"))
-        .next()
-        .unwrap();
+    let mut segments = segments.map(|entry| entry.unwrap().path());
+    let is_segment = |path: &PathBuf| path.extension().is_some_and(|end| end == "seg");
+    let segment = segments.find(is_segment).unwrap();
     for path in [segment, log.join("manifest")] {
         let kept = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -508,12 +508,7 @@ fn a_database_is_audited_where_it_lies_and_nothing_is_written() {
     let url = "sqlite://queue.db";
     let names = || {
         let entries = std::fs::read_dir(dir.path()).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| {
-                let path = entry.unwrap().path();
-                path
-            })
-            .collect();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
         names.sort();
         names
     };

@@ -101,7 +101,15 @@ pub(super) enum EventStatusSchema {
 
 /// Many events.
 #[derive(ToSchema)]
-#[schema(as = EventBatch, rename_all = "camelCase")]
+#[schema(as = EventBatch, rename_all = "camelCase", example = json!({
+    "batchId": "nightly-7",
+    "events": [{
+        "applicationId": "pet-resort-api", "correlationId": "a1b2c3d4",
+        "processName": "CreateBooking", "processStatus": "PROCESS_START", "step": "BookingCreated",
+        "details": "Booking BK-1 created", "targetSystem": "PET_RESORT",
+        "originatingSystem": "PET_RESORT", "timestamp": "2026-06-01T10:15:30.123Z"
+    }]
+}))]
 pub(super) struct EventBatchSchema {
     /// The events. Each is judged for itself, so that any JSON may stand here.
     #[schema(min_items = 1, value_type = Vec<EventSchema>)]
@@ -144,7 +152,7 @@ pub(super) struct BatchAnswerSchema {
 
 /// An event of a batch that was refused.
 #[derive(ToSchema)]
-#[schema(as = BatchProblem)]
+#[schema(as = BatchProblem, example = json!({"index": 1, "error": "missing processStatus", "code": "event.invalid", "class": "Permanent"}))]
 pub(super) struct BatchProblemSchema {
     index: usize,
     error: String,
@@ -154,7 +162,13 @@ pub(super) struct BatchProblemSchema {
 
 /// An event with the fields of the server.
 #[derive(Serialize, ToSchema)]
-#[schema(as = StoredEvent, rename_all = "camelCase")]
+#[schema(as = StoredEvent, rename_all = "camelCase", example = json!({
+    "eventLogId": 1, "executionId": "0197a9c2-5c00-7abc-8def-0123456789ab",
+    "eventId": "0197a9c2-5c00-7abc-8def-0123456789ab", "createdAt": "2026-06-01T10:15:30.200Z",
+    "isDeleted": false, "applicationId": "pet-resort-api", "correlationId": "a1b2c3d4",
+    "processName": "CreateBooking", "processStatus": "PROCESS_START", "eventStatus": "IN_PROGRESS",
+    "details": "Booking BK-1 created", "timestamp": "2026-06-01T10:15:30.123Z"
+}))]
 pub(super) struct StoredEventSchema {
     event_log_id: i64,
     execution_id: String,
@@ -173,7 +187,9 @@ pub(super) struct StoredEventSchema {
 
 /// A page of events.
 #[derive(Serialize, ToSchema)]
-#[schema(as = EventPage, rename_all = "camelCase")]
+#[schema(as = EventPage, rename_all = "camelCase", example = json!({
+    "events": [], "totalCount": 0, "page": 1, "pageSize": 50, "hasMore": false
+}))]
 pub(super) struct EventPageSchema {
     events: Vec<StoredEventSchema>,
     total_count: i64,
@@ -186,7 +202,7 @@ pub(super) struct EventPageSchema {
 
 /// A page of a text search.
 #[derive(ToSchema)]
-#[schema(as = FoundEvents, rename_all = "camelCase")]
+#[schema(as = FoundEvents, rename_all = "camelCase", example = json!({"events": [], "totalCount": 0, "page": 1, "pageSize": 50}))]
 pub(super) struct FoundEventsSchema {
     events: Vec<StoredEventSchema>,
     total_count: i64,
@@ -197,7 +213,10 @@ pub(super) struct FoundEventsSchema {
 
 /// A page of a batch.
 #[derive(Serialize, ToSchema)]
-#[schema(as = BatchEvents, rename_all = "camelCase")]
+#[schema(as = BatchEvents, rename_all = "camelCase", example = json!({
+    "batchId": "nightly-7", "events": [], "totalCount": 0, "page": 1, "pageSize": 50, "hasMore": false,
+    "uniqueCorrelationIds": 0, "successCount": 0, "failureCount": 0
+}))]
 pub(super) struct BatchEventsSchema {
     batch_id: String,
     #[serde(flatten)]
@@ -209,7 +228,11 @@ pub(super) struct BatchEventsSchema {
 
 /// How far the processes of a batch have come.
 #[derive(ToSchema)]
-#[schema(as = BatchSummary, rename_all = "camelCase")]
+#[schema(as = BatchSummary, rename_all = "camelCase", example = json!({
+    "batchId": "nightly-7", "totalProcesses": 3, "completed": 2, "failed": 0, "inProgress": 1,
+    "correlationIds": ["a1b2c3d4"], "startedAt": "2026-06-01T10:15:30.123Z",
+    "lastEventAt": "2026-06-01T10:16:02.500Z"
+}))]
 pub(super) struct BatchSummarySchema {
     batch_id: String,
     total_processes: i64,
@@ -223,7 +246,12 @@ pub(super) struct BatchSummarySchema {
 
 /// The life of an account.
 #[derive(ToSchema)]
-#[schema(as = AccountSummary, rename_all = "camelCase")]
+#[schema(as = AccountSummary, rename_all = "camelCase", example = json!({
+    "accountId": "ACC-1", "totalEvents": 5, "totalProcesses": 1, "successCount": 5,
+    "failureCount": 0, "firstEventAt": "2026-06-01T10:15:30.123Z",
+    "lastEventAt": "2026-06-01T10:16:02.500Z", "systemsInvolved": ["PET_RESORT"],
+    "recentEvents": [], "recentErrors": []
+}))]
 pub(super) struct AccountSummarySchema {
     account_id: String,
     total_events: i64,
@@ -239,7 +267,10 @@ pub(super) struct AccountSummarySchema {
 
 /// A page of a correlation.
 #[derive(Serialize, ToSchema)]
-#[schema(as = CorrelationEvents, rename_all = "camelCase")]
+#[schema(as = CorrelationEvents, rename_all = "camelCase", example = json!({
+    "correlationId": "a1b2c3d4", "accountId": "ACC-1", "isLinked": true,
+    "events": [], "totalCount": 0, "page": 1, "pageSize": 50, "hasMore": false
+}))]
 pub(super) struct CorrelationEventsSchema {
     correlation_id: String,
     account_id: Option<String>,
@@ -250,7 +281,12 @@ pub(super) struct CorrelationEventsSchema {
 
 /// A page of a trace.
 #[derive(Serialize, ToSchema)]
-#[schema(as = TraceEvents, rename_all = "camelCase")]
+#[schema(as = TraceEvents, rename_all = "camelCase", example = json!({
+    "traceId": "4bf92f3577b34da6a3ce929d0e0e4736", "events": [], "totalCount": 0, "page": 1, "pageSize": 50, "hasMore": false,
+    "systemsInvolved": ["PET_RESORT"], "totalDurationMs": 32377, "statusCounts": {"SUCCESS": 5},
+    "processName": "CreateBooking", "startTime": "2026-06-01T10:15:30.123Z",
+    "endTime": "2026-06-01T10:16:02.500Z"
+}))]
 pub(super) struct TraceEventsSchema {
     trace_id: String,
     #[serde(flatten)]
@@ -267,7 +303,10 @@ pub(super) struct TraceEventsSchema {
 
 /// One trace of a list.
 #[derive(ToSchema)]
-#[schema(as = TraceRow, rename_all = "camelCase")]
+#[schema(as = TraceRow, rename_all = "camelCase", example = json!({
+    "traceId": "4bf92f3577b34da6a3ce929d0e0e4736", "eventCount": 5, "hasErrors": false,
+    "latestStatus": "SUCCESS", "durationMs": 32377, "processName": "CreateBooking"
+}))]
 pub(super) struct TraceRowSchema {
     trace_id: String,
     event_count: i64,
@@ -282,7 +321,9 @@ pub(super) struct TraceRowSchema {
 
 /// A page of traces.
 #[derive(ToSchema)]
-#[schema(as = TracePage, rename_all = "camelCase")]
+#[schema(as = TracePage, rename_all = "camelCase", example = json!({
+    "traces": [], "totalCount": 0, "page": 1, "pageSize": 50, "hasMore": false
+}))]
 pub(super) struct TracePageSchema {
     traces: Vec<TraceRowSchema>,
     total_count: i64,
@@ -356,7 +397,12 @@ pub(super) struct NewProcessSchema {
 
 /// A process that is defined.
 #[derive(ToSchema)]
-#[schema(as = ProcessDefinition, rename_all = "camelCase")]
+#[schema(as = ProcessDefinition, rename_all = "camelCase", example = json!({
+    "processId": 1, "processName": "CreateBooking", "displayName": "Create a booking",
+    "description": "From the request to the confirmed booking", "owningTeam": "bookings",
+    "expectedSteps": 4, "slaMs": 2000, "isActive": true, "retain": false,
+    "createdAt": "2026-06-01T10:15:30.123Z"
+}))]
 pub(super) struct ProcessDefinitionSchema {
     process_id: i64,
     process_name: String,
@@ -372,7 +418,12 @@ pub(super) struct ProcessDefinitionSchema {
 
 /// The processes that are defined.
 #[derive(ToSchema)]
-#[schema(as = ProcessList)]
+#[schema(as = ProcessList, example = json!({"processes": [{
+    "processId": 1, "processName": "CreateBooking", "displayName": "Create a booking",
+    "description": "From the request to the confirmed booking", "owningTeam": "bookings",
+    "expectedSteps": 4, "slaMs": 2000, "isActive": true, "retain": false,
+    "createdAt": "2026-06-01T10:15:30.123Z"
+}]}))]
 pub(super) struct ProcessListSchema {
     processes: Vec<ProcessDefinitionSchema>,
 }
