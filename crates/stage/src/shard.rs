@@ -109,6 +109,7 @@ impl Shard {
         let mut commit: Option<CommitFuture> = None;
         // A session that ends right after it lost its partitions was replaced by a namesake.
         let mut was_lost = false;
+        let mut is_asked = true;
         loop {
             let now = time.now_ms();
             let wakes_at = self.machine.wakes_at(now);
@@ -128,13 +129,18 @@ impl Shard {
                 Some((partition, fence, recovered)) = recovered.recv() => {
                     MachineInput::Recovered { partition, fence, recovered }
                 }
-                question = self.questions.recv() => match question {
+                // A closed channel answers at once and for ever; it drains once.
+                question = self.questions.recv(), if is_asked => match question {
                     Some(ShardQuestion::Look(look)) => {
                         let now_ms = time.now_ms();
                         look(&self.machine, TaskTime { now_ms, epoch_start_ms: now_ms });
                         continue;
                     }
-                    Some(ShardQuestion::Drain) | None => MachineInput::Drain,
+                    Some(ShardQuestion::Drain) => MachineInput::Drain,
+                    None => {
+                        is_asked = false;
+                        MachineInput::Drain
+                    }
                 },
                 event = session.poll(), if self.machine.is_hungry() => match event {
                     Ok(event) => {

@@ -407,7 +407,7 @@ fn damage_rows(random: &mut dyn Entropy, tables: &Tables) -> (&'static str, Trut
         ),
         6 => (
             "event moved to another place",
-            Some(format!("UPDATE tidegate_event_row SET place = 'parked', due_at = NULL WHERE {}", at("tidegate_event_row", "id"))),
+            Some(format!("UPDATE tidegate_event_row SET place = 'parked' WHERE {}", at("tidegate_event_row", "id"))),
             Truth::Harmless,
         ),
         _ => (

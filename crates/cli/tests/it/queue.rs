@@ -66,9 +66,8 @@ fn before_the_migration_every_command_names_it() {
         std::fs::metadata(dir.join("data")).is_err(),
         "looking makes nothing"
     );
-    // A file that is there, and has no tables of ours.
-    std::fs::create_dir(dir.join("data")).unwrap();
-    std::fs::write(dir.join("data/tidegate.db"), "").unwrap();
+    // A database that is there, and has no tables of the queue.
+    assert_eq!(ok(dir, &["outbox", "migrate"])["table"], "outbox_event");
     assert_eq!(refused(dir, &["queue", "ls"], 1), "store.schema");
     assert_eq!(ok(dir, &["queue", "migrate"])["ran"], 3);
     assert_eq!(ok(dir, &["queue", "migrate"])["ran"], 0);
@@ -97,7 +96,7 @@ fn a_database_that_is_away_or_not_one_is_said() {
         "this is no database, and long enough to be read so",
     )
     .unwrap();
-    assert_eq!(refused(dir, &at("sqlite://text.db"), 1), "store.broken");
+    assert_eq!(refused(dir, &at("sqlite://text.db"), 1), "store.damaged");
     // The configuration has the same rule, and its problems come first.
     let wrong = ["queue", "ls", "--set", "store.url=mysql://db/x"];
     assert_eq!(refused(dir, &wrong, 3), "config.invalid");
