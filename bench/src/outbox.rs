@@ -51,6 +51,8 @@ struct Drained {
     wal: f64,
     /// Transactions per batch.
     transactions: f64,
+    /// Statements per batch, where the server counts them.
+    statements: Option<f64>,
     cost: Cost,
 }
 
@@ -173,13 +175,18 @@ impl Bench {
             "events/s",
         );
         let is = "one claim and one settle";
-        line(
-            "outbox/statements",
-            ours.transactions,
-            2.0,
-            is,
-            "transactions per batch, leases and upkeep included",
-        );
+        let unit = "transactions per batch, leases and upkeep included";
+        line("outbox/transactions", ours.transactions, 2.0, is, unit);
+        match ours.statements {
+            Some(statements) => {
+                let unit = "statements per batch, leases and upkeep included";
+                line("outbox/statements", statements, 2.0, is, unit);
+            }
+            None => skipped(
+                "outbox/statements",
+                &"the server does not count them".to_owned(),
+            ),
+        }
         line(
             "outbox/wal",
             ours.wal,
@@ -196,6 +203,7 @@ impl Bench {
         self.fill(&url)?;
         let commits = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
         let before = self.server.number_in(&url, commits)?;
+        let called = self.statements(&url);
         let (wal, cpu, own) = (self.server.wal()?, self.server.cpu_seconds(), cpu_time());
         let log: Arc<dyn Log> = Arc::new(self.log.clone());
         let (report, took) = self.runtime.block_on(drained(&outbox, log, EVENTS))?;
@@ -204,10 +212,12 @@ impl Bench {
         self.runtime.block_on(store.close()).map_err(told)?;
         let after = self.server.number_in(&url, commits)?;
         let batches = report.batches.max(1) as f64;
+        let called = called.zip(self.statements(&url));
         let drained = Drained {
             per_second: f64::from(EVENTS) / took,
             wal: wal / f64::from(EVENTS),
             transactions: (after - before) as f64 / batches,
+            statements: called.map(|(before, after)| (after - before) as f64 / batches),
             cost: Cost {
                 cpu_s: cpu + (cpu_time() - own).as_secs_f64(),
                 rss_mb: peak_resident_mib(),
@@ -215,6 +225,15 @@ impl Bench {
         };
         eprintln!("  ours: {:.0}/s in {batches} batches", drained.per_second);
         Ok(drained)
+    }
+
+    /// Statements that a database has run.
+    fn statements(&self, url: &str) -> Option<i64> {
+        let extension = "CREATE EXTENSION IF NOT EXISTS pg_stat_statements";
+        self.server.execute_in(url, extension).ok()?;
+        let calls = "SELECT coalesce(sum(calls), 0)::int8 FROM pg_stat_statements s
+            JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database()";
+        self.server.number_in(url, calls).ok()
     }
 
     /// Events per second of the bare loop.

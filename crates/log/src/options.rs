@@ -210,8 +210,8 @@ mod from_config {
     /// How the connector ends the name of a topic of dead letters.
     const CONNECTOR_DLT: &str = ".DLT";
 
-    /// The topics that outbox relays write dead letters to, as they are configured. A relay without a topic
-    /// may publish to any of `topics`.
+    /// The topics that outbox relays write dead letters to, as they are configured. Rows may name any of
+    /// `topics`; the dead letters of those that name none at all go by the name of the relay.
     fn relay_dead_letters<'a>(
         config: &Config,
         topics: impl Iterator<Item = &'a String>,
@@ -221,10 +221,9 @@ mod from_config {
         for relay in config.names("outbox") {
             let text = |key: &str| config.text(&format!("outbox.{relay}.{key}"));
             let template = text("dlq-topic").unwrap_or_default();
-            match text("topic") {
-                Some(topic) => drop(letters.insert(template.replace("{topic}", topic))),
-                None => letters.extend(topics.iter().map(|one| template.replace("{topic}", one))),
-            }
+            let named = topics.iter().map(|one| one.as_str());
+            let meant = named.chain(text("topic")).chain([relay]);
+            letters.extend(meant.map(|one| template.replace("{topic}", one)));
         }
         letters
     }
@@ -329,6 +328,18 @@ mod tests {
         for name in ["loans", "cards", "other-dlq"] {
             assert!(!is_kept(name), "{name}");
         }
+    }
+
+    #[test]
+    fn rows_of_a_relay_with_a_topic_have_dead_letters_of_topics_of_their_own() {
+        let read = read(
+            "log: {topics: {cards: {}, cards-dlq: {}, loans-dlq: {}, default-dlq: {}, other-dlq: {}}}\n\
+             outbox: {topic: loans}\n",
+        );
+        let kept = |topic: &TopicConfig| topic.retention.is_none();
+        let kept = read.topics.iter().filter(|(_, topic)| kept(topic));
+        let names: Vec<&str> = kept.map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["cards-dlq", "default-dlq", "loans-dlq"]);
     }
 
     #[cfg(feature = "kafka")]

@@ -2,17 +2,20 @@
 //!
 //! The table is read before the topics. So a relay that runs meanwhile calls nothing sent that is not there
 //! yet. Records that a topic may have removed by its retention or by compaction are unverifiable. A topic that is
-//! gone is a finding of its own.
+//! gone is a finding of its own, and so is a dead letter that is: its row still has the event.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_core::books::{AuditedPath, Bucket, ComponentKind, Discrepancy, NotCompared, Place};
+use tidegate_core::books::{
+    AuditFinding, AuditedPath, Bucket, ComponentKind, Discrepancy, NotCompared, Place,
+};
 use tidegate_core::{EventId, Offset, Topic};
 use tidegate_log::embedded::ScannedPartition;
 use tidegate_log::{Log, LogDirectory, LogError, Read, TopicPartition};
 
 use crate::OutboxOptions;
+use crate::dead_letter::dlq_of_named;
 use crate::port::OutboxStatus;
 use crate::recount::{Expected, ExpectedEvents, OutboxRecount};
 
@@ -37,6 +40,30 @@ pub(crate) struct Closure {
     pub(crate) unverifiable: u64,
     /// Topics that are gone, with the events that they had.
     pub(crate) gone: Vec<AuditedPath>,
+    /// The same topics, and dead letters that are not there.
+    pub(crate) findings: Vec<AuditFinding>,
+}
+
+/// Before when the partitions of a topic may have removed records themselves.
+#[derive(Debug)]
+struct RemovedBefore {
+    /// In the order of the partitions.
+    times: Vec<i64>,
+    /// Whether every record that was found lies in the partition of its key. Where partitions were added, or
+    /// another partitioner is configured, some do not.
+    is_by_key: bool,
+}
+
+impl RemovedBefore {
+    /// The time for the record of this row.
+    fn of(&self, expected: &Expected) -> i64 {
+        let own = expected.partition(self.times.len());
+        let time = match self.is_by_key {
+            true => self.times.get(own),
+            false => self.times.iter().max(),
+        };
+        time.copied().unwrap_or(i64::MAX)
+    }
 }
 
 /// Looks for every finished row of a recount.
@@ -51,7 +78,7 @@ pub(crate) async fn close(
         let meant = named.as_deref().or(configured).unwrap_or(&options.name);
         for (id, expected) in events {
             let topic = match expected.place {
-                OutboxStatus::Dead => options.dlq_of(meant),
+                OutboxStatus::Dead => dlq_of_named(named.as_deref(), options),
                 OutboxStatus::Pending | OutboxStatus::Claimed | OutboxStatus::Sent => {
                     meant.to_owned()
                 }
@@ -61,66 +88,86 @@ pub(crate) async fn close(
     }
     let mut closure = Closure::default();
     for (name, mut events) in by_topic {
-        let cut = match Topic::new(name.clone()) {
+        let removed = match Topic::new(name.clone()) {
             Ok(topic) => match log {
                 ClosingLog::Open(log) => strike_out(&**log, &topic, &mut events).await?,
                 ClosingLog::Directory(log) => strike_out_of_files(log, &topic, &mut events)?,
             },
             Err(_) => None,
         };
-        let Some(cut) = cut else {
-            closure.unverifiable += events.len() as u64;
-            closure.gone.push(AuditedPath {
-                kind: ComponentKind::Topic,
-                to: Some(name),
-                origin: None,
-                compared: 0,
-                not_compared: events.len() as u64,
-                reason: Some(NotCompared::TopicGone),
-                missing: Vec::new(),
-            });
+        let Some(removed) = removed else {
+            closure.is_gone(name, events.len() as u64);
             continue;
         };
         for (id, expected) in events {
-            match expected.at_ms < cut {
-                true => closure.unverifiable += 1,
-                false => closure.missing.push(missing(id, expected)),
+            if expected.at_ms < removed.of(&expected) {
+                closure.unverifiable += 1;
+                continue;
+            }
+            match expected.place {
+                OutboxStatus::Dead => closure.has_no_letter(&name, id),
+                OutboxStatus::Pending | OutboxStatus::Claimed | OutboxStatus::Sent => {
+                    closure.missing.push(missing(id));
+                }
             }
         }
     }
     Ok(closure)
 }
 
-fn missing(id: EventId, expected: Expected) -> Discrepancy {
+impl Closure {
+    fn is_gone(&mut self, topic: String, events: u64) {
+        let message = format!("topic `{topic}` does not exist, and {events} rows call it theirs");
+        self.findings
+            .push(AuditFinding::new("outbox.topic-gone", message));
+        self.unverifiable += events;
+        self.gone.push(AuditedPath {
+            kind: ComponentKind::Topic,
+            to: Some(topic),
+            origin: None,
+            compared: 0,
+            not_compared: events,
+            reason: Some(NotCompared::TopicGone),
+            missing: Vec::new(),
+        });
+    }
+
+    fn has_no_letter(&mut self, topic: &str, id: EventId) {
+        let message =
+            format!("the dead letter of event {id} is not in `{topic}`; its row has the event");
+        let finding = AuditFinding::new("outbox.letter-missing", message);
+        self.findings.push(finding.about(Some(id)));
+    }
+}
+
+fn missing(id: EventId) -> Discrepancy {
     Discrepancy {
         bucket: Bucket::of(id),
-        place: match expected.place {
-            OutboxStatus::Dead => Place::DeadLettered,
-            OutboxStatus::Pending | OutboxStatus::Claimed | OutboxStatus::Sent => Place::Delivered,
-        },
+        place: Place::Delivered,
         count: 1,
         id: Some(id),
     }
 }
 
-/// Removes every event that the topic has. Gives the time before which it may have removed some itself; none
+/// Removes every event that the topic has. Gives the times before which it may have removed some itself; none
 /// where there is no such topic.
 async fn strike_out(
     log: &dyn Log,
     topic: &Topic,
     events: &mut ExpectedEvents,
-) -> Result<Option<i64>, LogError> {
-    let described = match log.describe(topic).await {
+) -> Result<Option<RemovedBefore>, LogError> {
+    let mut described = match log.describe(topic).await {
         Ok(described) => described,
         Err(LogError::UnknownTopic { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
-    // Compaction removes records of any age.
-    let mut cut = match described.config.compact {
-        true => i64::MAX,
-        false => i64::MIN,
+    described.partitions.sort_by_key(|one| one.partition);
+    let count = described.partitions.len();
+    let mut removed = RemovedBefore {
+        times: Vec::with_capacity(count),
+        is_by_key: true,
     };
-    for partition in described.partitions {
+    for (number, partition) in described.partitions.into_iter().enumerate() {
         let at = TopicPartition::new(topic.clone(), partition.partition.0);
         let (mut next, mut oldest) = (partition.start, None);
         while next < partition.end {
@@ -139,36 +186,40 @@ async fn strike_out(
             };
             for stored in &batch.records {
                 oldest.get_or_insert(stored.record.timestamp_ms);
-                events.remove(&stored.event_id(log.cluster(), &at));
+                let found = events.remove(&stored.event_id(log.cluster(), &at));
+                removed.is_by_key &= found.is_none_or(|one| one.partition(count) == number);
             }
             if batch.next <= next {
                 break;
             }
             next = batch.next;
         }
-        cut = cut.max(removed_before(partition.start, oldest));
+        removed.times.push(match described.config.compact {
+            // Compaction removes records of any age.
+            true => i64::MAX,
+            false => removed_before(partition.start, oldest),
+        });
     }
-    Ok(Some(cut))
+    Ok(Some(removed))
 }
 
-/// The same from the files of a log that nobody has open.
+/// The same from the files of a log that nobody has open, whose partitions never change.
 fn strike_out_of_files(
     log: &LogDirectory,
     topic: &Topic,
     events: &mut ExpectedEvents,
-) -> Result<Option<i64>, LogError> {
+) -> Result<Option<RemovedBefore>, LogError> {
     let scanned = log.scan_topic(topic, &mut |id| {
         events.remove(&id);
     })?;
-    let cuts = |partitions: Vec<ScannedPartition>| {
-        let cuts = partitions.iter();
-        let cuts = cuts.map(|partition| match partition.is_compacted {
-            true => i64::MAX,
-            false => removed_before(partition.start, partition.first_ms),
-        });
-        cuts.fold(i64::MIN, i64::max)
+    let time = |partition: ScannedPartition| match partition.is_compacted {
+        true => i64::MAX,
+        false => removed_before(partition.start, partition.first_ms),
     };
-    Ok(scanned.map(cuts))
+    Ok(scanned.map(|partitions| RemovedBefore {
+        times: partitions.into_iter().map(time).collect(),
+        is_by_key: true,
+    }))
 }
 
 /// The time before which a partition may have removed records.

@@ -10,7 +10,7 @@ use tidegate_core::{
 };
 use tidegate_log::{Log, LogDirectory};
 
-use crate::closure::{self, ClosingLog};
+use crate::closure::{self, ClosingLog, Closure};
 use crate::port::{OutboxRow, RowSelection};
 use crate::{Outbox, Relay};
 
@@ -68,17 +68,18 @@ impl OutboxComponent {
     async fn audited(&self) -> Result<Audited, Failure> {
         let mut recount = self.outbox.store().recount().await?;
         let mut missing = recount.missing.clone();
-        let (mut unverifiable, mut gone) = (0, Vec::new());
+        let mut closed = Closure::default();
         if let Some(log) = &self.log {
-            let closed = closure::close(log, self.outbox.options(), &mut recount).await?;
-            missing.extend(closed.missing);
-            (unverifiable, gone) = (closed.unverifiable, closed.gone);
+            closed = closure::close(log, self.outbox.options(), &mut recount).await?;
+            missing.append(&mut closed.missing);
         }
         let mut audited = recount.audited(&self.name, missing);
-        for path in gone {
+        for path in closed.gone {
             audited.add_path(path);
         }
-        Ok(audited.unverifiable(unverifiable))
+        Ok(audited
+            .unverifiable(closed.unverifiable)
+            .with_findings(closed.findings))
     }
 }
 

@@ -27,7 +27,10 @@ pub const SHORT_LEASE: Duration = Duration::from_millis(60);
 /// Buckets of the table.
 pub const BUCKETS: u32 = 8;
 
-/// A store with an empty table of [`BUCKETS`] buckets.
+/// The topic of rows that name none.
+pub const USUAL_TOPIC: &str = "usual";
+
+/// A store with an empty table of [`BUCKETS`] buckets, whose relay has [`USUAL_TOPIC`].
 #[derive(Debug)]
 pub struct OutboxWorld {
     /// The store.
@@ -180,12 +183,14 @@ macro_rules! outbox_conformance {
             settles: o08_a_row_that_is_given_up_on_is_dead_and_not_sent,
             settles: rows_that_somebody_else_has_removed_are_told_and_the_others_settled,
             settles: a04_a_second_settle_changes_nothing,
+            settles: a01_a_row_that_is_sent_names_the_topic_that_it_went_to,
             leases: every_bucket_has_one_owner_and_its_token_grows,
             leases: o17_what_is_released_can_be_taken_at_once,
             leases: relays_that_are_alive_are_counted,
             operators: rows_are_listed_by_status_and_key_and_shown_whole,
             operators: o09_dead_rows_are_retried_by_number_by_event_and_all,
             operators: o09_a_retried_row_keeps_its_place_in_its_key,
+            operators: o09_a_row_that_is_due_already_is_left_alone_by_a_retry,
             operators: o19_purge_and_clean_up_remove_only_what_is_finished,
             operators: stats_count_what_waits,
         }

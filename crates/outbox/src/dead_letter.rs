@@ -33,11 +33,18 @@ pub(crate) struct GiveUp {
     pub(crate) now_ms: u64,
 }
 
-/// The topic for the dead letter of a row. One that names no topic goes to that of the relay's name.
+/// The topic for the dead letter of a row.
 pub(crate) fn dlq_of(row: &ClaimedRow, options: &OutboxOptions) -> Option<Topic> {
-    let meant = topic_of(row, options).ok();
-    let meant = meant.as_ref().map_or(options.name.as_str(), Topic::as_str);
-    Topic::new(options.dlq_of(meant)).ok()
+    Topic::new(dlq_of_named(row.topic.as_deref(), options)).ok()
+}
+
+/// The same of a row that names this topic. One that has no topic goes to that of the relay's name.
+pub(crate) fn dlq_of_named(named: Option<&str>, options: &OutboxOptions) -> String {
+    let meant = match named {
+        Some(name) => Topic::new(name).ok(),
+        None => options.topic.clone(),
+    };
+    options.dlq_of(meant.as_ref().map_or(&options.name, Topic::as_str))
 }
 
 /// The dead letter of a row. It never lay in its topic, so its origin has no partition, and its offset is

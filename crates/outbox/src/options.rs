@@ -156,8 +156,11 @@ impl OutboxOptions {
         if self.batch_size == 0 {
             return invalid("batch-size", "0", "it must be at least 1");
         }
-        let topic = self.topic.as_ref().map_or("t", Topic::as_str);
-        if self.dlq_of(topic) == topic {
+        let is_same = match &self.topic {
+            Some(topic) => self.dlq_of(topic.as_str()) == topic.as_str(),
+            None => self.dlq_topic == "{topic}",
+        };
+        if is_same {
             let why = "it is the topic itself, whose readers would take dead letters for events";
             return invalid("dlq-topic", &self.dlq_topic, why);
         }
@@ -214,6 +217,11 @@ mod tests {
             };
             assert!(options.check().is_err(), "{topic:?} {dlq}");
         }
+        let options = OutboxOptions {
+            dlq_topic: "t".to_owned(),
+            ..OutboxOptions::default()
+        };
+        options.check().unwrap();
     }
 
     #[test]

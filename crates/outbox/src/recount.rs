@@ -7,6 +7,7 @@ use tidegate_core::EventId;
 use tidegate_core::books::{
     Account, Audited, Books, ComponentKind, Discrepancy, LossReason, Place, difference,
 };
+use tidegate_log::partition_of;
 
 use crate::port::{OutboxStatus, place_of};
 
@@ -16,6 +17,7 @@ pub(crate) struct FinishedRow {
     pub(crate) event_id: EventId,
     pub(crate) status: OutboxStatus,
     pub(crate) attempts: u32,
+    pub(crate) key: String,
     pub(crate) topic: Option<String>,
     /// When it was sent, or failed last.
     pub(crate) at_ms: Option<i64>,
@@ -26,6 +28,26 @@ pub(crate) struct FinishedRow {
 pub(crate) struct Expected {
     pub(crate) place: OutboxStatus,
     pub(crate) at_ms: i64,
+    key_hash: u32,
+}
+
+impl Expected {
+    /// The most partitions that a topic could have: in one of so many the whole hash of a key is left.
+    const MOST: u32 = 1 << 31;
+
+    pub(crate) fn new(place: OutboxStatus, at_ms: i64, key: &str) -> Self {
+        let hash = partition_of(key.as_bytes(), Self::MOST).0;
+        Self {
+            place,
+            at_ms,
+            key_hash: hash.unsigned_abs(),
+        }
+    }
+
+    /// The partition of its key, in a topic of so many.
+    pub(crate) fn partition(&self, partitions: usize) -> usize {
+        usize::try_from(self.key_hash).unwrap_or(0) % partitions.max(1)
+    }
 }
 
 /// The events that are to be found in one topic, by their id.
@@ -97,10 +119,7 @@ impl RowCount {
                 .or_insert_with(|| name.into());
             Arc::clone(shared)
         });
-        let expected = Expected {
-            place: row.status,
-            at_ms: row.at_ms.unwrap_or(0),
-        };
+        let expected = Expected::new(row.status, row.at_ms.unwrap_or(0), &row.key);
         self.finished
             .entry(topic)
             .or_default()
@@ -138,6 +157,7 @@ mod tests {
             event_id: id(n),
             status,
             attempts,
+            key: "k".to_owned(),
             topic: Some("t".to_owned()),
             at_ms: Some(5),
         }
@@ -166,5 +186,17 @@ mod tests {
             recount.finished.values().map(BTreeMap::len).sum::<usize>(),
             1
         );
+    }
+
+    #[test]
+    fn the_partition_of_a_row_is_that_of_its_record() {
+        for key in ["", "a", "loan-7", "\u{10ffff}"] {
+            let expected = Expected::new(OutboxStatus::Sent, 0, key);
+            for partitions in [1_u32, 2, 3, 7, 64] {
+                let own = partition_of(key.as_bytes(), partitions).0;
+                let found = expected.partition(usize::try_from(partitions).unwrap());
+                assert_eq!(i32::try_from(found), Ok(own), "{key}");
+            }
+        }
     }
 }

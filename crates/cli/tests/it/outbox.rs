@@ -281,9 +281,13 @@ fn o09_a_poison_row_is_listed_explained_retried_and_purged() {
 #[test]
 fn a02_a_purged_dead_row_is_lost_with_its_reason_and_a_wrong_request_uses_up_no_key() {
     let dir = migrated();
-    let dir = dir.path();
-    add_events(
-        dir,
+    let url = format!("sqlite://{}", dir.path().join("shop.db").display());
+    a_purged_row_is_lost(dir.path(), &url);
+}
+
+fn a_purged_row_is_lost(dir: &Path, url: &str) {
+    add_events_to(
+        url,
         &[NewOutboxEvent::new("order-1", "T", "1").topic("no topic")],
     );
     let running = Running::start(dir, &[]);
@@ -308,6 +312,107 @@ fn a02_a_purged_dead_row_is_lost_with_its_reason_and_a_wrong_request_uses_up_no_
     running.signal("-TERM");
     assert_eq!(running.end().0, Some(0));
     assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+}
+
+/// Adds an event of each key to the table of a relay.
+fn add_to(dir: &Path, relay: &str, table: &str, keys: &[&str]) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let env = Env::system();
+        let url = format!("sqlite://{}", dir.join("shop.db").display());
+        let store = Store::open(&StoreOptions::new(url), &env).await.unwrap();
+        let options = OutboxOptions {
+            table: table.to_owned(),
+            ..OutboxOptions::new(relay)
+        };
+        let outbox = Outbox::open(&store, options, &env).await.unwrap();
+        let event = |key: &&str| NewOutboxEvent::new(*key, "T", "1");
+        let events: Vec<_> = keys.iter().map(event).collect();
+        outbox.insert(&events).await.unwrap();
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn two_relays_by_name_publish_their_own_tables_in_one_process() {
+    let config = "store: {url: 'sqlite://./shop.db'}
+log: {topics: {loans: {partitions: 2}, cards: {partitions: 2}}}
+outbox:
+  loans: {table: loan_outbox, topic: loans}
+  cards: {table: card_outbox, topic: cards, metrics-prefix: card_outbox}
+eventlog: {api: {enabled: false}}
+";
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    std::fs::write(dir.join("tidegate.yaml"), config).unwrap();
+    let relays = [
+        ("loans", "loan_outbox", &["a", "b", "c"][..]),
+        ("cards", "card_outbox", &["x", "y"][..]),
+    ];
+    for (relay, table, keys) in relays {
+        ok(dir, &["outbox", "migrate", "--relay", relay]);
+        add_to(dir, relay, table, keys);
+    }
+    let running = Running::start(dir, &[]);
+    for (relay, table, keys) in relays {
+        let line = format!("relay `{relay}` publishes table `{table}`");
+        assert!(running.banner.contains(&line), "{}", running.banner);
+        let limit = Instant::now() + Duration::from_secs(60);
+        loop {
+            let listed = ok(dir, &["outbox", "ls", "--relay", relay, "--status", "sent"]);
+            let rows = listed["rows"].as_array().unwrap();
+            if rows.len() == keys.len() {
+                assert!(rows.iter().all(|row| row["topic"] == relay), "{listed}");
+                break;
+            }
+            assert!(Instant::now() < limit, "{listed}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let metrics = running.get("/metrics");
+    for line in [
+        "outbox_publish_success_total{component=\"outbox.loans\"} 3",
+        "card_outbox_publish_success_total{component=\"outbox.cards\"} 2",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+    let several = run_in(dir, &["outbox", "ls"]);
+    assert_eq!(several.code, Some(2), "{}", several.stderr);
+    running.signal("-TERM");
+    assert_eq!(running.end().0, Some(0));
+    let audit = ok(dir, &["audit"]);
+    let all = audit["components"].as_array().unwrap();
+    for (relay, _, keys) in relays {
+        let of = |name: &str| all.iter().find(|one| one["name"] == name).unwrap();
+        let delivered = &of(&format!("outbox.{relay}"))["recount"]["delivered"];
+        assert_eq!(*delivered, keys.len(), "{audit}");
+        assert_eq!(of(relay)["recount"]["queued"], keys.len(), "{audit}");
+    }
+}
+
+mod needs_postgres {
+    use super::*;
+    use crate::queue_live::needs_postgres::with;
+
+    /// PostgreSQL with the embedded log.
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a02_a_purged_dead_row_is_lost_with_its_reason_on_postgres_with_the_embedded_log() {
+        with(|url| {
+            let dir = migrated_with(&CONFIG.replace("sqlite://./shop.db", url));
+            let dir = dir.path();
+            a_purged_row_is_lost(dir, url);
+            add_events_to(url, &[NewOutboxEvent::new("order-1", "T", "1")]);
+            let running = Running::start(dir, &[]);
+            wait_for(dir, "sent", 1);
+            running.signal("-TERM");
+            assert_eq!(running.end().0, Some(0));
+            let audit = ok(dir, &["audit"]);
+            let all = audit["components"].as_array().unwrap();
+            let topic = all.iter().find(|one| one["name"] == "orders");
+            assert_eq!(topic.unwrap()["recount"]["queued"], 1, "{audit}");
+        });
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tidegate::store::{Store, StoreOptions};
 
 use crate::command::run_in;
 use crate::log_audit::turn;
-use crate::outbox::{add, migrated, ok, wait_for};
+use crate::outbox::{CONFIG, add, migrated, ok, wait_for};
 use crate::running::Running;
 
 const ROWS: [(&str, &str, &str); 3] = [
@@ -91,6 +91,36 @@ fn a01_a_sent_row_that_was_deleted_by_hand_is_named() {
     let running = Running::start(dir, &[]);
     is_named(dir, &id, &["outbox.default"]);
     drop(running);
+}
+
+#[test]
+fn a01_a_topic_that_is_gone_is_a_finding_with_its_exit_code() {
+    let (dir, _) = sent();
+    let dir = dir.path();
+    // Another log, in which there is no such topic.
+    let config = CONFIG
+        .replace(
+            "orders: {partitions: 2, max-record-size: 2KiB}",
+            "others: {}",
+        )
+        .replace("log: {", "log: {embedded: {path: ./data/other}, ");
+    std::fs::write(dir.join("tidegate.yaml"), config).unwrap();
+    let running = Running::start(dir, &[]);
+    let is_told = || {
+        let ran = run_in(dir, &["audit"]);
+        assert_eq!(ran.code, Some(3), "{}{}", ran.stdout, ran.stderr);
+        for part in [
+            "topic `orders` does not exist",
+            "outbox.topic-gone",
+            "NOT compared",
+        ] {
+            assert!(ran.stdout.contains(part), "{part} in {}", ran.stdout);
+        }
+    };
+    is_told();
+    running.signal("-TERM");
+    assert_eq!(running.end().0, Some(0));
+    is_told();
 }
 
 #[test]

@@ -1,14 +1,19 @@
 //! Troubles of an outbox: each is survived, listed by `outbox ls`, and told by `/health`.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tidegate::core::Topic;
-use tidegate::core::env::Env;
+use tidegate::core::books::{Audited, ComponentAccount};
+use tidegate::core::env::{BoxFuture, Env};
+use tidegate::core::{Component, EventId, EventLocation, Failure, HealthFinding, Topic};
 use tidegate::log::{EmbeddedConfig, EmbeddedLog, Log, Read, TopicPartition};
 use tidegate::outbox::NewOutboxEvent;
+use tidegate::server::{Server, ServerConfig};
 
 use crate::command::run_in;
 use crate::outbox::{
@@ -46,9 +51,20 @@ fn drained(dir: &Path) -> Value {
     }
 }
 
-fn stop(running: Running) {
+/// Ends it, and gives its log lines.
+fn stop(running: Running) -> String {
+    let banner = running.banner.clone();
     running.signal("-TERM");
-    assert_eq!(running.end().0, Some(0));
+    let (code, _, lines) = running.end();
+    assert_eq!(code, Some(0));
+    banner + &lines
+}
+
+/// Somebody who reads the log finds a warning with all of this in one line.
+fn is_warned(lines: &str, parts: &[&str]) {
+    let mut warnings = lines.lines().filter(|line| line.contains("WARN"));
+    let is_it = |line: &str| parts.iter().all(|part| line.contains(part));
+    assert!(warnings.any(is_it), "{parts:?} in {lines}");
 }
 
 /// The records of the topic by the audit, which finds nothing missing.
@@ -117,7 +133,8 @@ fn o16_rows_wait_for_a_topic_that_is_missing() {
     let waiting = ok(dir, &["outbox", "ls", "--status", "pending"]);
     let error = waiting["rows"][0]["last_error"].as_str().unwrap();
     assert!(error.starts_with("log.unknown-topic: "), "{waiting}");
-    stop(running);
+    let lines = stop(running);
+    is_warned(&lines, &["a topic takes nothing; its rows wait", "loans"]);
     let running = Running::start(dir, &["--set", "log.topics.loans.partitions=2"]);
     wait_for(dir, "sent", 2);
     stop(running);
@@ -146,11 +163,101 @@ fn o11_a_full_log_keeps_rows_waiting_until_there_is_room() {
     let waiting: Vec<_> = rows.iter().filter(|row| row["status"] != "SENT").collect();
     assert!(!waiting.is_empty(), "{rows:?}");
     assert!(waiting.iter().all(|row| row["attempts"] == 0));
-    stop(running);
+    let lines = stop(running);
+    let away = "the log takes nothing at present; rows wait";
+    is_warned(&lines, &[away, "log.embedded.max-size"]);
     let running = Running::start(dir, &["--set", "log.embedded.max-size=1GiB"]);
     wait_for(dir, "sent", 40);
     stop(running);
     assert_eq!(audited(dir), 40);
+}
+
+#[test]
+fn o08_a_dead_letter_that_is_refused_is_told_with_its_trace_and_the_row_is_kept() {
+    let dir = migrated_with(&CONFIG.replace("dlq-topic: orders-dlq, ", ""));
+    let dir = dir.path();
+    // A topic of this name may be, and one with `-dlq` behind it may not.
+    let longest = "t".repeat(249);
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let event = NewOutboxEvent::new("order-1", "T", "1")
+        .topic(longest)
+        .header("traceparent", format!("00-{trace}-b7ad6b7169203331-01"));
+    add_events(dir, &[event, NewOutboxEvent::new("order-2", "T", "2")]);
+    let running = Running::start(dir, &[]);
+    wait_for(dir, "sent", 1);
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        let listed = ok(dir, &["outbox", "ls"]);
+        let row = &listed["rows"][0];
+        if row["last_error"].to_string().contains("and no dead letter") {
+            assert_eq!(row["sent"], false, "{listed}");
+            break;
+        }
+        assert!(Instant::now() < limit, "{listed}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let lines = stop(running);
+    is_warned(&lines, &["a row could not be published", trace]);
+    is_warned(&lines, &["a dead letter was refused", trace]);
+    assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+}
+
+/// A part whose loop stands still.
+#[derive(Debug)]
+struct Standing;
+
+impl Component for Standing {
+    fn name(&self) -> &str {
+        "outbox.default"
+    }
+
+    fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn locate(&self, _: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn health(&self) -> BoxFuture<'_, HealthFinding> {
+        Box::pin(async { HealthFinding::up() })
+    }
+
+    fn stalled(&self) -> Option<String> {
+        Some("lane-0".to_owned())
+    }
+}
+
+#[test]
+fn o16_livez_is_503_while_a_loop_of_a_part_stands_still() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let answer = runtime.block_on(async {
+        let config = ServerConfig {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            ..ServerConfig::default()
+        };
+        let builder = Server::builder(config).component(Arc::new(Standing));
+        let server = builder.bind(&Env::system()).await.unwrap();
+        let address = server.local_addr();
+        let running = tokio::spawn(server.run(std::future::pending()));
+        let asked = tokio::task::spawn_blocking(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let ask = "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            stream.write_all(ask.as_bytes()).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        });
+        let answer = asked.await.unwrap();
+        running.abort();
+        answer
+    });
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("loop `lane-0` stands still"), "{answer}");
 }
 
 /// The numbers of each key in a log that no process has open, first occurrences only, and the repetitions.
@@ -232,13 +339,53 @@ fn a08_o12_a_process_that_is_killed_loses_nothing_and_keeps_the_order() {
     assert!(repeated <= kills * 4 * 20, "{repeated} repeated");
 }
 
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: cargo xtask services up"))
+}
+
+mod needs_postgres {
+    use super::*;
+    use crate::queue_live::needs_postgres::with_at;
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn o16_a_wrong_password_of_the_database_is_told_and_rows_wait_for_the_right_one() {
+        let server = variable("DATABASE_PASSWORD_URL");
+        with_at(&server, |right| {
+            let (user, rest) = right.split_once("tidegate_password:").unwrap();
+            let (_, host) = rest.split_once('@').unwrap();
+            let wrong = format!("{user}tidegate_password:no-such-word@{host}");
+            let config = |url: &str| CONFIG.replace("sqlite://./shop.db", url);
+            let dir = migrated_with(&config(right));
+            let dir = dir.path();
+            let event = |key: &str| NewOutboxEvent::new(key, "T", "1");
+            add_events_to(right, &[event("order-1"), event("order-2")]);
+            std::fs::write(dir.join("tidegate.yaml"), config(&wrong)).unwrap();
+            let run = ["run", "--set", "server.listen=127.0.0.1:0"];
+            for command in [&run[..], &["outbox", "ls"]] {
+                let ran = run_in(dir, command);
+                assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+                assert!(
+                    ran.stderr.contains("error[store.away]") && ran.stderr.contains("password"),
+                    "{}",
+                    ran.stderr
+                );
+                assert!(!ran.stderr.contains("no-such-word"), "{}", ran.stderr);
+            }
+            std::fs::write(dir.join("tidegate.yaml"), config(right)).unwrap();
+            let waiting = wait_for(dir, "pending", 2);
+            assert_eq!(waiting["rows"][0]["attempts"], 0, "{waiting}");
+            let running = Running::start(dir, &[]);
+            wait_for(dir, "sent", 2);
+            stop(running);
+            assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+        });
+    }
+}
+
 mod needs_kafka {
     use super::*;
     use crate::broker::Broker;
-
-    fn variable(name: &str) -> String {
-        std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: cargo xtask services up"))
-    }
 
     #[test]
     #[ignore = "needs Kafka"]
@@ -273,6 +420,38 @@ mod needs_kafka {
         );
         let waiting = ok(dir, &["outbox", "ls", "--status", "pending"]);
         assert_eq!(waiting["rows"][0]["attempts"], 0, "{waiting}");
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
+    fn a01_a_topic_that_was_deleted_on_the_broker_is_a_finding() {
+        let broker = Broker::start();
+        let servers = broker.servers();
+        let config = format!(
+            "store: {{url: 'sqlite://./shop.db'}}\nlog: {{clusters: {{default: {{bootstrap-servers: \
+             [\"{servers}\"]}}}}, topics: {{orders: {{partitions: 2}}}}}}\noutbox: {{topic: orders}}\n\
+             eventlog: {{api: {{enabled: false}}}}\n"
+        );
+        let dir = migrated_with(&config);
+        let dir = dir.path();
+        add(dir, &[("order-1", "T", "1")]);
+        let running = Running::start(dir, &[]);
+        wait_for(dir, "sent", 1);
+        stop(running);
+        assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+        let tool = "org.apache.kafka.tools.TopicCommand";
+        broker.run_tool(tool, &["--delete", "--topic", "orders"]);
+        let limit = Instant::now() + Duration::from_secs(60);
+        let told = loop {
+            let ran = run_in(dir, &["audit"]);
+            if ran.code != Some(0) {
+                break ran;
+            }
+            assert!(Instant::now() < limit, "{}", ran.stdout);
+        };
+        assert_eq!(told.code, Some(3), "{}{}", told.stdout, told.stderr);
+        let part = "topic `orders` does not exist";
+        assert!(told.stdout.contains(part), "{}", told.stdout);
     }
 
     #[test]

@@ -408,13 +408,17 @@ pub(crate) mod needs_postgres {
 
     /// A schema of its own, named in the address that the commands get.
     pub(crate) fn with(rule: impl FnOnce(&str)) {
-        let server = std::env::var("DATABASE_URL").unwrap();
+        with_at(&std::env::var("DATABASE_URL").unwrap(), rule);
+    }
+
+    /// The same as the user of this address.
+    pub(crate) fn with_at(server: &str, rule: impl FnOnce(&str)) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let schema = format!("cliq_{}_{}", std::process::id(), now.unwrap().as_nanos());
         let runtime = Runtime::new().unwrap();
         let admin = |sql: String| {
             runtime.block_on(async {
-                let options = StoreOptions::new(&server);
+                let options = StoreOptions::new(server);
                 let store = Store::open(&options, &Env::system()).await.unwrap();
                 let mut tx = Tx::from(store.begin().await.unwrap());
                 execute(&mut tx, sql).await.unwrap();

@@ -100,6 +100,22 @@ pub async fn o09_a_retried_row_keeps_its_place_in_its_key(world: &OutboxWorld) {
     assert_eq!(events(&world.claim(&relay, 10).await), [first, second]);
 }
 
+/// A row whose wait is over is on its way, and keeps its attempts.
+pub async fn o09_a_row_that_is_due_already_is_left_alone_by_a_retry(world: &OutboxWorld) {
+    let event = world.add("a").await;
+    let relay = world.relay("one", LONG_LEASE).await;
+    let claimed = world.claim(&relay, 10).await;
+    let due = retry_in(Duration::ZERO);
+    world.settle(&relay, &claimed.rows, due).await;
+    let which = RowSelection::Event(event);
+    for which in [&which, &RowSelection::All] {
+        assert_eq!(world.store.retry(which).await.unwrap(), 0);
+    }
+    let row = world.store.show(&which).await.unwrap().unwrap();
+    assert_eq!((row.status, row.attempts), (OutboxStatus::Pending, 1));
+    world.audit().await;
+}
+
 /// Purge and clean-up remove finished rows of the age that was asked for, and post them.
 pub async fn o19_purge_and_clean_up_remove_only_what_is_finished(world: &OutboxWorld) {
     for n in 0..6 {

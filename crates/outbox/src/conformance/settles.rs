@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{LONG_LEASE, OutboxWorld, dead, retry_in};
+use super::{LONG_LEASE, OutboxWorld, USUAL_TOPIC, dead, retry_in};
+use crate::NewOutboxEvent;
 use crate::port::{OutboxStatus, RowSelection, Settled, SettledTo};
 
 /// A relay that lost its buckets cannot mark rows.
@@ -117,5 +118,26 @@ pub async fn a04_a_second_settle_changes_nothing(world: &OutboxWorld) {
     let id = claimed.rows[0].id;
     assert_eq!(outcomes, [Settled::Done, Settled::Foreign(vec![id])]);
     assert_eq!(world.store.account().await.unwrap().delivered, 1);
+    world.audit().await;
+}
+
+/// The topic of the relay may be another one later. A row that is not sent goes to the one of that time.
+pub async fn a01_a_row_that_is_sent_names_the_topic_that_it_went_to(world: &OutboxWorld) {
+    let plain = |key| NewOutboxEvent::new(key, "T", "{}");
+    let events = [plain("a"), plain("b").topic("own"), plain("c"), plain("d")];
+    world.store.insert(&events).await.unwrap();
+    let relay = world.relay("one", LONG_LEASE).await;
+    let rows = world.claim(&relay, 10).await.rows;
+    world.settle(&relay, &rows[..2], SettledTo::Sent).await;
+    let wait = retry_in(LONG_LEASE);
+    world.settle(&relay, &rows[2..3], wait).await;
+    world.settle(&relay, &rows[3..], dead()).await;
+    let mut topics = Vec::new();
+    for row in &rows {
+        let which = RowSelection::Id(row.id);
+        topics.push(world.store.show(&which).await.unwrap().unwrap().topic);
+    }
+    let named = |topic: &str| Some(topic.to_owned());
+    assert_eq!(topics, [named(USUAL_TOPIC), named("own"), None, None]);
     world.audit().await;
 }

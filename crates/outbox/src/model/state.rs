@@ -23,6 +23,8 @@ pub(super) struct OutboxTables {
     /// The rows of each lane that were claimed last.
     claims: BTreeMap<(String, u32), (i64, Vec<i64>)>,
     books: Books,
+    /// The topic of rows that name none.
+    topic: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -41,6 +43,7 @@ impl OutboxTables {
             leases: BTreeMap::new(),
             claims: BTreeMap::new(),
             books: Books::default(),
+            topic: options.topic.as_ref().map(ToString::to_string),
         }
     }
 
@@ -258,6 +261,7 @@ impl OutboxTables {
             let error = match &settled.to {
                 SettledTo::Sent => {
                     (row.status, row.sent, row.sent_at) = (OutboxStatus::Sent, true, Some(now));
+                    row.topic = row.topic.take().or_else(|| self.topic.clone());
                     None
                 }
                 SettledTo::Retry { wait, error } => {
@@ -449,6 +453,7 @@ impl OutboxTables {
                 event_id: row.event_id,
                 status: row.status,
                 attempts: row.attempts,
+                key: row.aggregate_id.clone(),
                 topic: row.topic.clone(),
                 at_ms: row.sent_at.or(row.last_error_at),
             });

@@ -215,7 +215,7 @@ impl RelayLane {
         }
         let has_settled = !settled.is_empty();
         if has_settled {
-            self.settle(leases, settled, counts, rows.len()).await;
+            self.settle(leases, settled, counts, &rows).await;
         }
         match away {
             Some(why) => self.log_failed(why, has_settled),
@@ -290,6 +290,8 @@ impl RelayLane {
                 })
             }
             DeadLetterOutcome::Refused(refusal) => {
+                let trace_id = row.trace_id();
+                tracing::warn!(row = row.id, event = %row.event_id, trace_id, %error, %refusal, "a dead letter was refused; its row is kept and tried again");
                 if let Some(dlq) = dlq_of(row, options) {
                     self.parts.shared.topic_failed(&dlq, refusal.clone());
                 }
@@ -308,7 +310,7 @@ impl RelayLane {
         leases: Vec<BucketLease>,
         rows: Vec<SettledRow>,
         counts: BatchCounts,
-        size: usize,
+        claimed: &[ClaimedRow],
     ) {
         let settlement = BatchSettlement {
             worker: self.parts.worker.to_string(),
@@ -329,10 +331,11 @@ impl RelayLane {
                     self.cursor = LaneCursor::default();
                     // After an answer that was lost they are our own changes.
                     if !has_failed {
-                        tracing::warn!(
-                            ?ids,
-                            "somebody else changed rows that were being published"
-                        );
+                        let is_foreign = |row: &&ClaimedRow| ids.contains(&row.id);
+                        for row in claimed.iter().filter(is_foreign) {
+                            let trace_id = row.trace_id();
+                            tracing::warn!(row = row.id, event = %row.event_id, trace_id, "somebody else changed a row that was being published");
+                        }
                     }
                     false
                 }
@@ -356,7 +359,7 @@ impl RelayLane {
                 self.cursor = LaneCursor::default();
             } else {
                 let BatchCounts { sent, failed, dead } = counts;
-                self.parts.metrics.batch(size, sent, failed, dead);
+                self.parts.metrics.batch(claimed.len(), sent, failed, dead);
             }
             self.parts.shared.count(counts, is_fenced);
             return;

@@ -64,8 +64,11 @@ impl RelayUpkeep {
         }
     }
 
+    /// Removes old rows, transaction by transaction. A stop ends it, and the numbers are shown meanwhile.
     async fn clean(&self) {
         let retention = self.parts.outbox.options().retention;
+        let mut stop = std::pin::pin!(self.parts.stop.clone().requested());
+        let mut shown = self.clock.elapsed();
         loop {
             match self.parts.outbox.store().clean(retention, BATCH).await {
                 Ok(removed) if removed < u64::from(BATCH) => return,
@@ -74,6 +77,15 @@ impl RelayUpkeep {
                     tracing::debug!(%error, "could not clean the outbox");
                     return;
                 }
+            }
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                () = std::future::ready(()) => {}
+            }
+            if self.clock.elapsed().saturating_sub(shown) >= LOOK {
+                self.show().await;
+                shown = self.clock.elapsed();
             }
         }
     }

@@ -59,7 +59,7 @@ impl Inserter {
         );
         let sqlite = format!(
             "INSERT INTO {table} (event_id, aggregate_type, aggregate_id, type, topic, payload, headers,
-                 created_at, attempts) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, -1)"
+                 created_at, locked_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'tidegate.outbox_posted')"
         );
         Ok(Self {
             ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("outbox-ids")),

@@ -126,7 +126,8 @@ pub(super) async fn retry<D: OutboxDatabase>(
         Box::pin(async move {
             let is_all = which == RowSelection::All;
             let (id, event) = single(&which).unwrap_or((-1, EventId::from_u128(0)));
-            let rows = c.rows(x.text.retry.sql(), &[&id, &event, &is_all]).await?;
+            let values = with_now(&[&id, &event, &is_all], x.now.as_ref());
+            let rows = c.rows(x.text.retry.sql(), &values).await?;
             // SQLite lists them first; PostgreSQL has changed them with the same statement.
             if let Some(now) = x.now {
                 for row in &rows {
@@ -252,8 +253,9 @@ pub(super) async fn recount<D: OutboxDatabase>(outbox: &SqlOutbox<D>) -> Asked<O
                         event_id: row.event_id(1)?,
                         status: OutboxStatus::parse(&status).unwrap_or(OutboxStatus::Pending),
                         attempts: row.count(3)?,
-                        topic: row.get(4)?,
-                        at_ms: row.get(5)?,
+                        key: row.get(4)?,
+                        topic: row.get(5)?,
+                        at_ms: row.get(6)?,
                     });
                 }
                 if rows.len() < usize::try_from(PAGE).unwrap_or(0) {

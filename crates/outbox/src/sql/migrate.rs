@@ -29,9 +29,18 @@ pub async fn migrate(store: &Store, options: &OutboxOptions) -> Result<usize, Ou
             Store::Postgres(postgres) => make(postgres, Dialect::Postgres, options).await,
             Store::Sqlite(sqlite) => make(sqlite, Dialect::Sqlite, options).await,
         };
-        // Another process may have been quicker.
-        if made.is_err() && made_with(store, options).await?.is_none() {
-            made?;
+        if let Err(error) = made {
+            // Another process may have been quicker, or the table may be that of another program.
+            if made_with(store, options).await?.is_none() {
+                return Err(match is_there(store, &options.table).await {
+                    true => OutboxError::OtherTable {
+                        table: options.table.clone(),
+                        made: "migrations of another program".to_owned(),
+                        wanted: settings_of(options),
+                    },
+                    false => error.into(),
+                });
+            }
         }
         return Ok(own + 1);
     }
@@ -131,6 +140,27 @@ async fn made_with(store: &Store, options: &OutboxOptions) -> Result<Option<Stri
         Err(StoreError::Schema { .. }) => Ok(None),
         found => Ok(found?),
     }
+}
+
+/// Whether there is a table of this name, whoever made it.
+async fn is_there(store: &Store, table: &str) -> bool {
+    let doing = "look whether there is a table";
+    let ask = AssertSqlSafe(format!("SELECT count(*) FROM {table} WHERE false"));
+    let counted: Result<i64, StoreError> = match store {
+        Store::Postgres(postgres) => {
+            let ask = postgres.run(doing, move |connection| {
+                Box::pin(async move { connection.fetch_one(ask, &[]).await })
+            });
+            ask.await
+        }
+        Store::Sqlite(sqlite) => {
+            let ask = sqlite.read(doing, move |connection| {
+                Box::pin(async move { connection.fetch_one(ask, &[]).await })
+            });
+            ask.await
+        }
+    };
+    counted.is_ok()
 }
 
 fn part_of(options: &OutboxOptions) -> String {

@@ -14,7 +14,7 @@ CREATE TABLE {table} (
     created_at integer CHECK (typeof(created_at) IN ('integer', 'null')),
     sent integer NOT NULL DEFAULT 0,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'SENT', 'DEAD')),
-    attempts integer NOT NULL DEFAULT 0 CHECK (typeof(attempts) = 'integer' AND attempts >= -1),
+    attempts integer NOT NULL DEFAULT 0 CHECK (typeof(attempts) = 'integer' AND attempts >= 0),
     locked_at integer,
     locked_by text,
     sent_at integer,
@@ -53,7 +53,7 @@ FROM {table} e LEFT JOIN (
     GROUP BY i.value) c ON c.id = e.id;
 
 -- For whoever adds events by SQL: mints what is missing and writes the posting. Our own insert brings all
--- three along; it has written its posting before, and says so by an attempt count of -1, which is no count.
+-- three along; it writes its posting itself, and says so by a relay that is none.
 CREATE TRIGGER {table}_added AFTER INSERT ON {table} BEGIN
     UPDATE {table} SET
         event_id = lower(coalesce(NEW.event_id, (SELECT printf('%08x-%04x-7%03x-%s%03x-%012x',
@@ -61,7 +61,7 @@ CREATE TRIGGER {table}_added AFTER INSERT ON {table} BEGIN
             abs(random() % 4096), abs(random() % 281474976710656))
             FROM (SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS integer) AS ms) t))),
         created_at = coalesce(NEW.created_at, CAST(round((julianday('now') - 2440587.5) * 86400000) AS integer)),
-        attempts = 0
+        locked_by = nullif(NEW.locked_by, 'tidegate.outbox_posted')
     WHERE id = NEW.id;
     INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
     SELECT '{component}', 'm' || CASE WHEN substr(x.t, 13, 1) = '7' THEN (
@@ -72,5 +72,5 @@ CREATE TRIGGER {table}_added AFTER INSERT ON {table} BEGIN
             SELECT v / 60000 FROM digit WHERE n = 12) ELSE 0 END,
         NULL, 'queued', 1, x.event_id
     FROM (SELECT event_id, replace(event_id, '-', '') AS t FROM {table} WHERE id = NEW.id) x
-    WHERE NEW.attempts <> -1;
+    WHERE NEW.locked_by IS NOT 'tidegate.outbox_posted';
 END;

@@ -9,7 +9,7 @@ use tidegate_store::{Postgres, span_ms};
 
 use super::insert::Inserter;
 use super::statements::{Statements, Words};
-use super::store::{OutboxConnection, OutboxDatabase, claimed_row};
+use super::store::{OutboxConnection, OutboxDatabase, SqlContext, claimed_row};
 use crate::port::{BatchSettlement, ClaimedRows, RowClaim, SettledTo};
 use crate::{NewOutboxEvent, OutboxOptions};
 
@@ -60,7 +60,7 @@ const CLAIM: &str = "WITH asked AS MATERIALIZED (
     FROM held h LEFT JOIN next n ON true ORDER BY n.id";
 /// Whether the rows are still as they were claimed is asked in a form that no partial index fits: the planner
 /// believes those to be empty and would read them once per row. A division by zero takes everything back
-/// where a row is not.
+/// where a row is not. A row that is sent says where to: the topic of the relay may be another one later.
 const SETTLE_BATCH: &str = "WITH held AS MATERIALIZED (
         SELECT count(*) = cardinality($1::int8[]) AS ok FROM (
             SELECT 1 FROM unnest($1::int8[], $2::int8[]) h(bucket, token)
@@ -72,7 +72,8 @@ const SETTLE_BATCH: &str = "WITH held AS MATERIALIZED (
             locked_by = $3, locked_at = clock_timestamp(),
             last_error = coalesce(s.error, e.last_error),
             last_error_at = CASE WHEN s.error IS NULL THEN e.last_error_at ELSE clock_timestamp() END,
-            next_attempt_at = clock_timestamp() + s.wait * interval '1 millisecond'
+            next_attempt_at = clock_timestamp() + s.wait * interval '1 millisecond',
+            topic = CASE WHEN s.status = 'SENT' THEN coalesce(e.topic, $17) ELSE e.topic END
         FROM unnest($4::int8[], $5::int4[], $6::text[], $7::int4[], $8::text[], $9::int8[])
             s(id, before, status, attempts, error, wait)
         WHERE e.id = s.id AND e.status || '' = 'PENDING' AND e.attempts = s.before
@@ -91,7 +92,8 @@ const SETTLE_ROW: &str =
         locked_by = $5, locked_at = clock_timestamp(),
         last_error = coalesce($6::text, last_error),
         last_error_at = CASE WHEN $6::text IS NULL THEN last_error_at ELSE clock_timestamp() END,
-        next_attempt_at = clock_timestamp() + $7::int8 * interval '1 millisecond'
+        next_attempt_at = clock_timestamp() + $7::int8 * interval '1 millisecond',
+        topic = CASE WHEN $3::text = 'SENT' THEN coalesce(topic, $8::text) ELSE topic END
     WHERE id = $1 AND attempts = $2 AND status = 'PENDING'";
 const COLUMNS: &str = "id, event_id, aggregate_type, aggregate_id, type, topic, {payload},
     coalesce(octet_length(payload), 0)::int8, headers::text, (extract(epoch FROM created_at) * 1000)::int8, status, attempts, locked_by,
@@ -187,7 +189,7 @@ impl OutboxDatabase for Postgres {
                      count(DISTINCT e.id) FILTER (WHERE e.attempts > 0) {live}"
             )),
             recount: fill(
-                "SELECT id, event_id, status, attempts, topic,
+                "SELECT id, event_id, status, attempts, aggregate_id, topic,
                      (extract(epoch FROM coalesce(sent_at, last_error_at)) * 1000)::int8
                  FROM {table} WHERE id > $1 ORDER BY id LIMIT $2",
             ),
@@ -270,8 +272,7 @@ impl OutboxConnection for PgConnection {
 
     fn settle_at_once<'c>(
         &'c mut self,
-        text: &'c Statements,
-        component: &'c str,
+        context: &'c SqlContext,
         settlement: &'c BatchSettlement,
         postings: &'c [Posting],
     ) -> SqlFuture<'c, Option<bool>> {
@@ -294,7 +295,7 @@ impl OutboxConnection for PgConnection {
                 waits.push(wait);
             }
             let posted = Columns::of(postings);
-            let row = sqlx::query(text.settle_batch.sql())
+            let row = sqlx::query(context.text.settle_batch.sql())
                 .bind(
                     leases
                         .iter()
@@ -317,13 +318,14 @@ impl OutboxConnection for PgConnection {
                 )
                 .bind(errors)
                 .bind(waits)
-                .bind(component)
+                .bind(&*context.component)
                 .bind(posted.buckets)
                 .bind(posted.froms)
                 .bind(posted.tos)
                 .bind(posted.counts)
                 .bind(posted.sums)
                 .bind(format!("{}/{}", settlement.worker, settlement.lane))
+                .bind(context.topic.as_deref())
                 .fetch_one(self)
                 .await?;
             OwnColumns::get(&row, 0).map(Some)

@@ -39,6 +39,7 @@ pub(super) async fn settle_rows<C: OutboxConnection>(
     if held.len() != settlement.leases.len() {
         return Ok(Settled::Fenced);
     }
+    let topic = context.topic.as_deref();
     let (mut done, mut foreign) = (Vec::new(), Vec::new());
     for row in &settlement.rows {
         let (word, error, wait) = match &row.to {
@@ -59,6 +60,7 @@ pub(super) async fn settle_rows<C: OutboxConnection>(
             worker,
             &error,
             &wait,
+            &topic,
         ];
         let values = with_now(&values, context.now.as_ref());
         let changed = connection.execute(context.text.settle_row.sql(), &values);

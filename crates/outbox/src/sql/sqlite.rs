@@ -9,7 +9,7 @@ use tidegate_store::sqlx::SqliteConnection;
 
 use super::insert::Inserter;
 use super::statements::{Statements, Words};
-use super::store::{OutboxConnection, OutboxDatabase, claimed_row, lists};
+use super::store::{OutboxConnection, OutboxDatabase, SqlContext, claimed_row, lists};
 use crate::port::{BatchSettlement, BucketLease, ClaimedRows, RowClaim};
 use crate::{NewOutboxEvent, OutboxOptions};
 
@@ -39,10 +39,10 @@ const HELD: &str =
         JOIN json_each($2) t ON t.key = b.key) h
     JOIN tidegate_lease l ON l.name = {lease} || h.bucket AND l.token = h.token";
 const SETTLE_ROW: &str = "UPDATE {table} SET status = $3, sent = ($3 = 'SENT'), attempts = $4,
-        sent_at = CASE WHEN $3 = 'SENT' THEN $8 END, locked_by = $5, locked_at = $8,
+        sent_at = CASE WHEN $3 = 'SENT' THEN $9 END, locked_by = $5, locked_at = $9,
         last_error = coalesce($6, last_error),
-        last_error_at = CASE WHEN $6 IS NULL THEN last_error_at ELSE $8 END,
-        next_attempt_at = $8 + $7
+        last_error_at = CASE WHEN $6 IS NULL THEN last_error_at ELSE $9 END,
+        next_attempt_at = $9 + $7, topic = CASE WHEN $3 = 'SENT' THEN coalesce(topic, $8) ELSE topic END
     WHERE id = $1 AND attempts = $2 AND status = 'PENDING'";
 const COLUMNS: &str = "id, event_id, aggregate_type, aggregate_id, type, topic, {payload},
     coalesce(length(CAST(payload AS blob)), 0), headers, created_at, status, attempts, locked_by, locked_at,
@@ -114,7 +114,7 @@ impl OutboxDatabase for Sqlite {
             )),
             retry: fill(
                 "SELECT event_id, status, attempts FROM {table}
-                 WHERE (status = 'DEAD' OR status = 'PENDING' AND next_attempt_at IS NOT NULL)
+                 WHERE (status = 'DEAD' OR status = 'PENDING' AND next_attempt_at > $4)
                    AND (id = $1 OR event_id = $2 OR $3)",
             ),
             retry_row: fill(
@@ -146,7 +146,7 @@ impl OutboxDatabase for Sqlite {
                 live("$1")
             )),
             recount: fill(
-                "SELECT id, event_id, status, attempts, topic, coalesce(sent_at, last_error_at)
+                "SELECT id, event_id, status, attempts, aggregate_id, topic, coalesce(sent_at, last_error_at)
                  FROM {table} WHERE id > $1 ORDER BY id LIMIT $2",
             ),
         }
@@ -207,8 +207,7 @@ impl OutboxConnection for SqliteConnection {
     /// Statements are calls of a function here, so one for many rows would save nothing.
     fn settle_at_once<'c>(
         &'c mut self,
-        _: &'c Statements,
-        _: &'c str,
+        _: &'c SqlContext,
         _: &'c BatchSettlement,
         _: &'c [Posting],
     ) -> SqlFuture<'c, Option<bool>> {

@@ -63,8 +63,7 @@ pub(super) trait OutboxConnection: SqlConnection + 'static {
     /// Settles a batch by one statement, where the database can, and says whether its leases were held.
     fn settle_at_once<'c>(
         &'c mut self,
-        text: &'c Statements,
-        component: &'c str,
+        context: &'c SqlContext,
         settlement: &'c BatchSettlement,
         postings: &'c [Posting],
     ) -> SqlFuture<'c, Option<bool>>;
@@ -79,6 +78,8 @@ pub(super) struct SqlOutbox<D> {
     pub(super) text: Arc<Statements>,
     inserter: Arc<Inserter>,
     pub(super) component: Arc<str>,
+    /// The topic of rows that name none.
+    topic: Option<Arc<str>>,
 }
 
 impl<D: OutboxDatabase> SqlOutbox<D> {
@@ -95,6 +96,7 @@ impl<D: OutboxDatabase> SqlOutbox<D> {
             clock: inserter.clock(),
             inserter,
             component: options.component().into(),
+            topic: options.topic.as_ref().map(|topic| topic.as_str().into()),
         }
     }
 
@@ -112,6 +114,7 @@ impl<D: OutboxDatabase> SqlOutbox<D> {
         let context = SqlContext {
             text: Arc::clone(&self.text),
             component: Arc::clone(&self.component),
+            topic: self.topic.clone(),
             now: self.database.now_ms(),
         };
         let run = self
@@ -125,6 +128,7 @@ impl<D: OutboxDatabase> SqlOutbox<D> {
 pub(super) struct SqlContext {
     pub(super) text: Arc<Statements>,
     pub(super) component: Arc<str>,
+    pub(super) topic: Option<Arc<str>>,
     pub(super) now: Option<i64>,
 }
 
@@ -291,8 +295,7 @@ impl<D: OutboxDatabase> OutboxStore for SqlOutbox<D> {
             let call = self.call(SqlAccess::Write, doing, move |c, x| {
                 Box::pin(async move {
                     let postings = moves(whole.rows.iter());
-                    c.settle_at_once(&x.text, &x.component, &whole, &postings)
-                        .await
+                    c.settle_at_once(&x, &whole, &postings).await
                 })
             });
             match call.await {

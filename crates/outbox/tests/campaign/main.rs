@@ -78,7 +78,7 @@ fn child_relay() {
     });
 }
 
-/// How long relays work, and how often one of them is disturbed.
+/// How long relays work, and how often one of them is killed. After each kill another one is stopped past its lease.
 struct Campaign {
     addresses: Addresses,
     relays: usize,
@@ -104,7 +104,7 @@ async fn play(campaign: Campaign, restarts: Vec<Restart>) {
     let outbox = Outbox::open(&store, options(&topic), &env).await.unwrap();
     let start = || RelayProcess::start(addresses, &schema, &topic);
     let mut relays: Vec<RelayProcess> = (0..campaign.relays).map(|_| start()).collect();
-    let (mut numbers, mut disturbed) = (0_u64, 0_usize);
+    let (mut numbers, mut kills, mut stops) = (0_u64, 0_usize, 0_usize);
     let away = restarts.len();
     let pause = campaign.span / u32::try_from(away + 1).unwrap();
     let restarting = std::thread::spawn(move || {
@@ -114,7 +114,8 @@ async fn play(campaign: Campaign, restarts: Vec<Restart>) {
         }
     });
     let began = Instant::now();
-    let mut next = began + campaign.between;
+    let mut next_kill = began + campaign.between;
+    let mut next_stop: Option<(usize, Instant)> = None;
     let mut stopped: Option<(usize, Instant)> = None;
     while began.elapsed() < campaign.span || !restarting.is_finished() {
         insert(&outbox, &store, numbers).await;
@@ -125,17 +126,24 @@ async fn play(campaign: Campaign, restarts: Vec<Restart>) {
             relays[index].signal(Signal::CONT);
             stopped = None;
         }
-        if Instant::now() > next {
-            next = Instant::now() + campaign.between;
-            let index = disturbed % relays.len();
-            disturbed += 1;
-            if disturbed % 2 == 1 {
-                // Dropping it kills it, as -9 does.
-                relays[index] = start();
-            } else if stopped.is_none() {
-                relays[index].signal(Signal::STOP);
-                stopped = Some((index, Instant::now() + LEASE * 3 / 2));
-            }
+        if Instant::now() > next_kill {
+            next_kill = Instant::now() + campaign.between;
+            let index = kills % relays.len();
+            kills += 1;
+            // Dropping it kills it, as -9 does.
+            relays[index] = start();
+            // The one that is killed next comes back from its stop before.
+            let next = (kills % relays.len(), Instant::now() + campaign.between / 5);
+            next_stop = Some(next);
+        }
+        if let Some((index, at)) = next_stop
+            && stopped.is_none()
+            && Instant::now() > at
+        {
+            stops += 1;
+            relays[index].signal(Signal::STOP);
+            stopped = Some((index, Instant::now() + LEASE * 3 / 2));
+            next_stop = None;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -172,10 +180,10 @@ async fn play(campaign: Campaign, restarts: Vec<Restart>) {
         assert_eq!(*seen, expect, "{key}");
     }
     // A server that goes away interrupts every relay.
-    let interrupted = disturbed + away * campaign.relays;
+    let interrupted = kills + stops + away * campaign.relays;
     let most = interrupted * LANES * usize::try_from(BATCH).unwrap();
     eprintln!(
-        "{} relays, {} events, {disturbed} kills and stops, {away} restarts of servers: {repeated} repeated, \
+        "{} relays, {} events, {kills} kills, {stops} stops, {away} restarts of servers: {repeated} repeated, \
          at most {most} may be",
         campaign.relays,
         numbers * KEYS
@@ -213,8 +221,8 @@ mod needs_kcat {
         let campaign = Campaign {
             addresses: Addresses::of_environment(),
             relays: 2,
-            span: Duration::from_secs(9),
-            between: Duration::from_millis(1_300),
+            span: Duration::from_secs(10),
+            between: Duration::from_secs(4),
         };
         runtime().block_on(play(campaign, Vec::new()));
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::books::{Audited, NotCompared};
+use tidegate_core::books::{AuditVerdict, Audited, Discrepancy, NotCompared, Place};
 use tidegate_core::env::Env;
 use tidegate_core::{Component, Topic};
-use tidegate_log::{Log, TopicConfig, TopicPartition};
+use tidegate_log::{Log, TopicConfig, TopicPartition, partition_of};
 use tidegate_outbox::conformance::{BUCKETS, LONG_LEASE, OutboxWorld};
 use tidegate_outbox::model::OutboxModel;
 use tidegate_outbox::{
@@ -30,6 +30,9 @@ macro_rules! on_both {
 
 on_both!(
     a01_a_row_deleted_by_hand_and_one_that_never_was_in_its_topic_are_named,
+    a01_a_partition_that_retention_emptied_hides_no_loss_in_the_others,
+    a01_a_row_is_looked_for_in_the_topic_that_it_was_sent_to,
+    a01_a_dead_letter_that_is_not_there_is_a_finding_and_no_loss,
     a_record_that_retention_removed_is_unverifiable,
     where_finds_the_row,
 );
@@ -99,6 +102,97 @@ async fn a_record_that_retention_removed_is_unverifiable(backend: &Backend) {
     assert_eq!(delivered.len(), 1);
 }
 
+/// Of the partitions one has had no records for a while.
+async fn a01_a_partition_that_retention_emptied_hides_no_loss_in_the_others(backend: &Backend) {
+    let outbox = backend.outbox(backend.options()).await;
+    let keys: Vec<String> = (0..12).map(|key| format!("key-{key}")).collect();
+    let events: Vec<_> = keys.iter().map(|key| event(key, 1)).collect();
+    let ids = outbox.insert(&events).await.unwrap();
+    let relay = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    relay.stop().await;
+    let of = |key: &String| partition_of(key.as_bytes(), 3).0;
+    let quiet = of(&keys[0]);
+    let emptied = keys.iter().filter(|key| of(key) == quiet).count();
+    let described = backend.log.describe(&backend.topic).await.unwrap();
+    let mut partitions = described.partitions.into_iter();
+    let partition = partitions.find(|one| one.partition.0 == quiet).unwrap();
+    let at = TopicPartition::new(backend.topic.clone(), quiet);
+    backend.log.delete_before(&at, partition.end).await.unwrap();
+    // Rows of both kinds of partitions are called sent, and no relay has published them.
+    let other = keys.iter().find(|key| of(key) != quiet).unwrap();
+    let mut forged = Vec::new();
+    for key in [&keys[0], other] {
+        let event = event(key, 2);
+        let added = outbox.insert(&[event]).await.unwrap();
+        let sql = format!(
+            "UPDATE outbox_event SET status = 'SENT', sent = true, sent_at = created_at WHERE event_id = '{}'",
+            added[0]
+        );
+        run(&backend.store, &sql).await;
+        forged.extend(added);
+    }
+    let component = OutboxComponent::inspected(outbox, Some(Arc::clone(&backend.log)));
+    let audited = component.audit().await.unwrap().remove(0);
+    let delivered = |one: &&Discrepancy| one.place == Place::Delivered && one.count == 1;
+    let missing = audited.missing.iter().filter(delivered);
+    let missing: Vec<_> = missing.filter_map(|one| one.id).collect();
+    assert_eq!(missing, [forged[1]], "{audited:?}");
+    assert_eq!(audited.unverifiable, emptied as u64 + 1);
+    assert!(ids.len() > emptied);
+}
+
+async fn a01_a_row_is_looked_for_in_the_topic_that_it_was_sent_to(backend: &Backend) {
+    let outbox = backend.outbox(backend.options()).await;
+    outbox.insert(&[event("a", 1)]).await.unwrap();
+    let relay = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    relay.stop().await;
+    let renamed = Topic::new(format!("{}-renamed", backend.topic)).unwrap();
+    let made = backend.log.create_topic(&renamed, TopicConfig::new(1));
+    made.await.unwrap();
+    let options = OutboxOptions {
+        topic: Some(renamed),
+        ..backend.options()
+    };
+    let outbox = backend.another(options).await;
+    outbox.insert(&[event("a", 2)]).await.unwrap();
+    let relay = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    relay.stop().await;
+    audit(&outbox, &backend.log).await;
+}
+
+async fn a01_a_dead_letter_that_is_not_there_is_a_finding_and_no_loss(backend: &Backend) {
+    let outbox = backend.outbox(backend.options()).await;
+    let bad = event("a", 1).topic("no-such-topic");
+    let ids = outbox.insert(&[bad]).await.unwrap();
+    let relay = RunningRelay::start(&outbox, &backend.log);
+    until_drained(&outbox).await;
+    relay.stop().await;
+    audit(&outbox, &backend.log).await;
+    let options = OutboxOptions {
+        dlq_topic: format!("{}-other-letters", backend.topic),
+        ..backend.options()
+    };
+    let outbox = backend.another(options.clone()).await;
+    let audited = async || {
+        let log = Some(Arc::clone(&backend.log));
+        let component = OutboxComponent::inspected(outbox.clone(), log);
+        component.audit().await.unwrap().remove(0)
+    };
+    let found = audited().await;
+    assert_eq!(found.verdict(), AuditVerdict::Findings, "{found:?}");
+    assert_eq!(found.findings[0].code, "outbox.topic-gone");
+    let letters = Topic::new(options.dlq_topic).unwrap();
+    let made = backend.log.create_topic(&letters, TopicConfig::new(1));
+    made.await.unwrap();
+    let found = audited().await;
+    assert_eq!(found.verdict(), AuditVerdict::Findings, "{found:?}");
+    assert_eq!(found.findings[0].code, "outbox.letter-missing");
+    assert_eq!(found.findings[0].id, Some(ids[0]));
+}
+
 /// The audit of three sent rows of which the log has none.
 fn audited_without_records(config: Option<TopicConfig>) -> Audited {
     runtime().block_on(async {
@@ -145,6 +239,8 @@ fn a01_a_topic_that_is_gone_is_named() {
     let path = &audited.paths[0];
     assert_eq!((path.to.as_deref(), path.not_compared), (Some("t"), 3));
     assert_eq!(path.reason, Some(NotCompared::TopicGone));
+    assert_eq!(audited.verdict(), AuditVerdict::Findings);
+    assert_eq!(audited.findings[0].code, "outbox.topic-gone");
 }
 
 async fn where_finds_the_row(backend: &Backend) {
@@ -192,6 +288,23 @@ async fn printed(store: &tidegate_store::Store, dialect: Dialect) {
     assert_eq!(error.code().as_str(), "outbox.other-table");
 }
 
+/// A table of the same name that another program has made.
+async fn refused(store: &tidegate_store::Store) {
+    run(store, "CREATE TABLE outbox_event (id bigint, status text)").await;
+    let error = migrate(store, &OutboxOptions::default()).await.unwrap_err();
+    assert_eq!(error.code().as_str(), "outbox.other-table", "{error}");
+    assert!(error.to_string().contains("another program"), "{error}");
+    run(store, "INSERT INTO outbox_event VALUES (1, 'NEW')").await;
+}
+
+#[test]
+fn a_table_of_another_program_is_refused_and_left_as_it_is_on_sqlite() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        refused(&sqlite(&dir).await).await;
+    });
+}
+
 #[test]
 fn printed_migrations_are_the_migrations_on_sqlite() {
     runtime().block_on(async {
@@ -202,6 +315,16 @@ fn printed_migrations_are_the_migrations_on_sqlite() {
 
 mod needs_postgres {
     use super::*;
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_table_of_another_program_is_refused_and_left_as_it_is_on_postgres() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            refused(&store).await;
+            drop_schema(&store, &schema).await;
+        });
+    }
 
     #[test]
     #[ignore = "needs PostgreSQL"]

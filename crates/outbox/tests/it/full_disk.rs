@@ -1,4 +1,4 @@
-//! A disk of the log that is full.
+//! A disk that is full: that of the log, or that of the table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tidegate_outbox::{
 };
 use tidegate_sim::SimDisk;
 
-use crate::backend::{audit, until, until_drained};
-use crate::stores::{runtime, sqlite};
+use crate::backend::{Backend, audit, event, on_embedded, until, until_drained};
+use crate::stores::{run, runtime, sqlite};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -77,5 +77,48 @@ fn o11_a_full_disk_costs_no_attempt_and_rows_go_on_when_there_is_room() {
         trigger.stop();
         running.await.unwrap();
         embedded.close().await;
+    });
+}
+
+#[test]
+fn o16_a_full_disk_below_the_table_is_told_and_rows_go_on_when_there_is_room() {
+    on_embedded(async |backend: &Backend| {
+        let outbox = backend.outbox(backend.options()).await;
+        let events: Vec<_> = (0..2_000)
+            .map(|n| event(&format!("k-{}", n % 4), n / 4))
+            .collect();
+        outbox.insert(&events).await.unwrap();
+        // As many pages as there are: the file does not grow any more.
+        run(&backend.store, "PRAGMA max_page_count = 1").await;
+        let large = NewOutboxEvent::new("k", "Large", "x".repeat(1_000_000));
+        assert!(outbox.insert(&[large]).await.is_err());
+        let env = Env::system();
+        let log = Arc::clone(&backend.log);
+        let component = Arc::new(OutboxComponent::new(outbox.clone(), log, &env));
+        let (trigger, stop) = Shutdown::new();
+        let running = tokio::spawn(Arc::clone(&component).run(stop));
+        until("health tells that the disk is full", async || {
+            let health = component.health().await;
+            let message = health.message.unwrap_or_default();
+            health.status == HealthStatus::Degraded && message.contains("full")
+        })
+        .await;
+        assert_eq!(component.stalled(), None);
+        let waiting = outbox.list(&OutboxFilter::default()).await.unwrap();
+        assert!(!waiting.is_empty());
+        assert!(waiting.iter().all(|row| row.attempts == 0));
+        run(&backend.store, "PRAGMA max_page_count = 1000000").await;
+        until_drained(&outbox).await;
+        until("it recovers by itself", async || {
+            component.health().await.status == HealthStatus::Up
+        })
+        .await;
+        trigger.stop();
+        running.await.unwrap();
+        let (seen, _) = backend.first_occurrences().await;
+        let expect: Vec<u64> = (0..500).collect();
+        assert_eq!(seen.len(), 4);
+        assert!(seen.values().all(|numbers| *numbers == expect));
+        audit(&outbox, &backend.log).await;
     });
 }

@@ -1,16 +1,19 @@
 //! The four cases of PostgreSQL: what is open elsewhere neither stops a relay nor changes an order.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tidegate_core::env::Env;
+use tidegate_log::{Append, Log, LogFuture};
 use tidegate_outbox::{EventOrder, Outbox, OutboxOptions};
 use tidegate_sim::is_long;
 use tidegate_store::sqlx::AssertSqlSafe;
 use tidegate_store::{Store, StoreOptions, StoreTx, sqlx};
 
 use crate::backend::{Backend, RunningRelay, audit, event, on_servers, until, until_drained};
-use crate::stores::ask;
+use crate::front_log::{FrontLog, Outcomes, Weather};
+use crate::stores::{ask, unique};
 
 async fn on(tx: &mut StoreTx, sql: &str) {
     let connection = tx.postgres().unwrap();
@@ -133,6 +136,94 @@ mod needs_kafka {
             let options = StoreOptions::new(format!("{server}/postgres"));
             let other = Store::open(&options, &Env::system()).await.unwrap();
             publishes_beside(backend, &other).await;
+        });
+    }
+
+    /// A log that keeps its writers waiting until it is told.
+    #[derive(Debug, Default)]
+    struct Held {
+        is_open: AtomicBool,
+        waiting: AtomicUsize,
+    }
+
+    impl Weather for Arc<Held> {
+        fn deliver<'a>(
+            &'a self,
+            beneath: &'a dyn Log,
+            records: Vec<Append>,
+        ) -> LogFuture<'a, Outcomes> {
+            Box::pin(async move {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+                while !self.is_open.load(Ordering::SeqCst) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                beneath.deliver(records).await
+            })
+        }
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL and Kafka"]
+    fn o13_no_transaction_is_open_over_a_publish_and_a_batch_is_two_statements() {
+        on_servers(async |backend: &Backend| {
+            // The server counts statements by their text, so the table has a name of its own.
+            let table = unique("o13");
+            let options = OutboxOptions {
+                table: table.clone(),
+                ..backend.options()
+            };
+            let outbox = backend.outbox(options).await;
+            let events: Vec<_> = (0..400)
+                .map(|n| event(&format!("k{}", n % 40), n / 40))
+                .collect();
+            outbox.insert(&events).await.unwrap();
+            let held = Arc::new(Held::default());
+            let log: Arc<dyn Log> = Arc::new(FrontLog {
+                beneath: Arc::clone(&backend.log),
+                weather: Arc::clone(&held),
+            });
+            let relay = RunningRelay::start(&outbox, &log);
+            // Each of its lanes has a batch on its way.
+            until("all lanes publish", async || {
+                held.waiting.load(Ordering::SeqCst) == 4
+            })
+            .await;
+            // A transaction that was open by now, and has touched a table of this schema, would not end before the publish.
+            let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8";
+            let now = ask(&backend.store, now).await;
+            let open = format!(
+                "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+                 JOIN pg_stat_activity a ON a.pid = l.pid
+                 WHERE c.relnamespace = current_schema()::regnamespace
+                   AND (extract(epoch FROM a.xact_start) * 1000000)::int8 < {now}"
+            );
+            until("no transaction is open", async || {
+                ask(&backend.store, &open).await == 0
+            })
+            .await;
+            assert_eq!(held.waiting.load(Ordering::SeqCst), 4);
+            held.is_open.store(true, Ordering::SeqCst);
+            until_drained(&outbox).await;
+            let report = relay.stop().await;
+            assert_eq!((report.sent, report.fenced), (400, 0));
+            let batches = i64::try_from(report.batches).unwrap();
+            let calls = async |text: &str| {
+                let sql = format!(
+                    "SELECT coalesce(sum(calls), 0)::int8 FROM public.pg_stat_statements WHERE query LIKE '{text}'"
+                );
+                ask(&backend.store, &sql).await
+            };
+            let at_once = calls(&format!("WITH held AS%UPDATE {table} e SET status%")).await;
+            let one_by_one = calls(&format!("UPDATE {table} SET status%")).await;
+            assert_eq!((at_once, one_by_one), (batches, 0));
+            // A claim that finds rows notes them, and its settle ends that note. The others have found nothing.
+            let noted = format!(
+                "SELECT (n_tup_ins + n_tup_upd)::int8 FROM pg_stat_user_tables WHERE relname = '{table}_claim'"
+            );
+            until("a claim and a settle per batch", async || {
+                ask(&backend.store, &noted).await == 2 * batches
+            })
+            .await;
         });
     }
 

@@ -15,3 +15,4 @@ mod held;
 mod metrics;
 mod simulation;
 mod stores;
+mod upkeep;

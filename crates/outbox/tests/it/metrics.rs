@@ -10,6 +10,8 @@ use tidegate_outbox::model::OutboxModel;
 use tidegate_outbox::{NewOutboxEvent, Outbox, OutboxOptions, OutboxStore, Relay};
 use tidegate_sim::{Sim, SimLog};
 
+use crate::front_log::SwitchedLog;
+
 /// Three rows that are sent, and one that is given up on after two attempts.
 fn work() {
     let mut sim = Sim::new(1);
@@ -44,6 +46,58 @@ fn work() {
     sim.run_for(Duration::from_secs(20));
     trigger.stop();
     sim.run_for(Duration::from_secs(5));
+}
+
+#[test]
+fn o11_the_backlog_rises_while_the_log_is_away_and_falls_to_zero() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let handle = recorder.handle();
+    let backlog = || {
+        let text = handle.render();
+        let mut lines = text.lines();
+        let value = lines
+            .find_map(|line| line.strip_prefix("outbox_backlog{component=\"outbox.default\"} "));
+        value.unwrap().parse::<u32>().unwrap()
+    };
+    metrics::with_local_recorder(&recorder, || {
+        let mut sim = Sim::new(1);
+        let (database, worker) = (sim.node("database"), sim.node("worker"));
+        let options = OutboxOptions {
+            topic: Some(Topic::new("events").unwrap()),
+            ..OutboxOptions::default()
+        };
+        let model = OutboxModel::new(&options, &database.env());
+        let beneath: Arc<dyn Log> = Arc::new(SimLog::new(&database.env()));
+        let log = SwitchedLog::new(&beneath);
+        let env = worker.env();
+        let outbox = Outbox::of_store(Arc::new(model.on(&env)), options);
+        let relay = Relay::new(outbox, Arc::clone(&log) as Arc<dyn Log>, &env);
+        let (trigger, stop) = Shutdown::new();
+        sim.block_on(&database, async move {
+            let topic = Topic::new("events").unwrap();
+            let made = beneath.create_topic(&topic, TopicConfig::new(1));
+            made.await.unwrap();
+        });
+        log.set_away(true);
+        drop(worker.start("relay", async move {
+            relay.run(stop).await;
+        }));
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            let events: Vec<_> = (0..10)
+                .map(|n| NewOutboxEvent::new(format!("k{n}"), "T", "{}"))
+                .collect();
+            drop(model.begin_insert(&events).commit());
+            sim.run_for(Duration::from_secs(10));
+            seen.push(backlog());
+        }
+        assert_eq!(seen, [10, 20, 30, 40, 50]);
+        log.set_away(false);
+        sim.run_for(Duration::from_secs(30));
+        assert_eq!(backlog(), 0);
+        trigger.stop();
+        sim.run_for(Duration::from_secs(5));
+    });
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tidegate_core::Topic;
 use tidegate_core::env::Env;
-use tidegate_outbox::conformance::{BUCKETS, OutboxWorld};
+use tidegate_outbox::conformance::{BUCKETS, OutboxWorld, USUAL_TOPIC};
 use tidegate_outbox::model::OutboxModel;
 use tidegate_outbox::{Outbox, OutboxOptions, migrate};
 use tidegate_store::sqlx::AssertSqlSafe;
@@ -24,6 +25,7 @@ pub(crate) fn runtime() -> Runtime {
 fn options() -> OutboxOptions {
     OutboxOptions {
         buckets: BUCKETS,
+        topic: Some(Topic::new(USUAL_TOPIC).unwrap()),
         ..OutboxOptions::default()
     }
 }
