@@ -103,7 +103,7 @@ fn a01_a_topic_that_is_gone_is_a_finding_with_its_exit_code() {
             "orders: {partitions: 2, max-record-size: 2KiB}",
             "others: {}",
         )
-        .replace("log: {", "log: {embedded: {path: ./data/other}, ");
+        .replace("\nlog: {", "\nlog: {embedded: {path: ./data/other}, ");
     std::fs::write(dir.join("tidegate.yaml"), config).unwrap();
     let running = Running::start(dir, &[]);
     let is_told = || {
