@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::command::tidegate;
@@ -14,7 +15,8 @@ pub(crate) struct Running {
     /// Its output up to its address.
     pub(crate) banner: String,
     pub(crate) address: String,
-    stderr: BufReader<std::process::ChildStderr>,
+    /// Reads the rest of its standard error, so that a process that says much is not held up.
+    stderr: JoinHandle<String>,
 }
 
 impl Running {
@@ -49,6 +51,11 @@ impl Running {
                 break address.to_owned();
             }
         };
+        let stderr = std::thread::spawn(move || {
+            let mut rest = String::new();
+            stderr.read_to_string(&mut rest).unwrap();
+            rest
+        });
         Self {
             child,
             banner,
@@ -71,15 +78,15 @@ impl Running {
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        let (mut stdout, mut stderr) = (String::new(), String::new());
+        let mut stdout = String::new();
         self.child
             .stdout
             .take()
             .unwrap()
             .read_to_string(&mut stdout)
             .unwrap();
-        self.stderr.read_to_string(&mut stderr).unwrap();
-        (status.code(), stdout, stderr)
+        let stderr = std::mem::replace(&mut self.stderr, std::thread::spawn(String::new));
+        (status.code(), stdout, stderr.join().unwrap())
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
