@@ -5,6 +5,7 @@
 
 mod binding;
 mod binding_built;
+mod binding_names;
 
 use std::net::SocketAddr;
 
@@ -53,6 +54,7 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
     for binding in &bindings {
         binding::check(binding, topics.as_ref(), findings);
         binding_built::check(binding, findings);
+        binding_names::check(binding, findings);
         if !clusters.is_empty() {
             binding_built::has_shared_store(binding, store, findings);
         }

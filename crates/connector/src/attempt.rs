@@ -205,19 +205,23 @@ impl LaneRun {
             Some(Err(message)) => same(&panicked(&message), good.len()).into_iter(),
             None => same(&timed_out(binding), good.len()).into_iter(),
         };
-        let mut result = Some(CallResult::Success);
+        // As for one record: an answer that is not about the other side says nothing about it.
+        let mut result = None;
         for work in good {
             let outcome = match answers.next() {
                 Some(Ok(())) => handled(binding, &work.record),
                 Some(Err(failure)) => AttemptOutcome::Failed(failure),
                 None => AttemptOutcome::Failed(no_answer()),
             };
-            if let AttemptOutcome::Failed(failure) = &outcome {
-                result = match failure.failure.class {
-                    FailureClass::Transient => Some(CallResult::Failure),
-                    FailureClass::Permanent | FailureClass::System => result,
-                };
-            }
+            result = match &outcome {
+                AttemptOutcome::Failed(failed)
+                    if failed.failure.class == FailureClass::Transient =>
+                {
+                    Some(CallResult::Failure)
+                }
+                AttemptOutcome::Handled(_) => result.or(Some(CallResult::Success)),
+                AttemptOutcome::Failed(_) | AttemptOutcome::NotBegun => result,
+            };
             finished.push((work, outcome));
         }
         if let Some(result) = result {

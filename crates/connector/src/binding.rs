@@ -8,10 +8,11 @@ use std::time::Duration;
 use tidegate_core::breaker::BreakerState;
 use tidegate_core::env::{Clock, Entropy, Spawn, Task};
 use tidegate_core::{
-    Failure, HealthFinding, Mutex, Offset, Partition, PauseReason, PauseReasons, TierIndex, Topic,
+    Failure, HealthFinding, Mutex, Offset, PauseReason, PauseReasons, TierIndex, Topic, error_chain,
 };
 use tidegate_log::{Log, TopicPartition};
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 use crate::classify::{ExceptionClassifier, ExceptionRouting};
 use crate::consumer::{ConsumerSeat, GiveUpRequest, consume};
@@ -22,11 +23,11 @@ use crate::gauges;
 use crate::handler::BoundHandler;
 use crate::ladder::Ladder;
 use crate::lifecycle::{ContainerState, LifecycleCommand};
-use crate::options::{BindingOptions, ConcurrencyMode, DltStrategy, ListenerType, OrderingMode};
+use crate::options::{BindingOptions, ConcurrencyMode, ListenerType, OrderingMode};
 use crate::parked::ParkedStore;
 use crate::signal::StopSignal;
 use crate::status::BindingStatus;
-use crate::{telemetry, topics};
+use crate::{span, topics};
 
 /// A topic, a group and a handler, on their way to a [`Connector`](crate::Connector).
 ///
@@ -110,11 +111,7 @@ impl Binding {
                     .to_owned(),
             );
         }
-        let wants_letters = match options.dlt.strategy {
-            DltStrategy::AlertAndStore | DltStrategy::Custom => true,
-            DltStrategy::StoreOnly | DltStrategy::ScheduledReplay => false,
-        };
-        if wants_letters && self.letters.is_none() {
+        if options.dlt.tells() && self.letters.is_none() {
             problems.push(
                 "`dlt.strategy` is ALERT_AND_STORE or CUSTOM, and nothing takes the dead letters"
                     .to_owned(),
@@ -161,6 +158,11 @@ impl BindingContext {
         self.limits.lock().get(topic).copied().unwrap_or(u64::MAX)
     }
 
+    /// A topic takes no larger records than these.
+    pub(crate) fn limit_records(&self, topic: &Topic, limit: u64) {
+        self.limits.lock().insert(topic.clone(), limit);
+    }
+
     /// A number for a row of progress that no other row has.
     pub(crate) fn new_progress_id(&self) -> i64 {
         i64::try_from(self.entropy.lock().next_u64() >> 1).unwrap_or(0)
@@ -180,12 +182,14 @@ pub(crate) struct RegisteredBinding {
     running: Mutex<RunningConsumers>,
 }
 
+#[derive(Default)]
 struct RunningConsumers {
-    lifecycle: ContainerState,
     tasks: Vec<Task>,
     requests: Vec<mpsc::UnboundedSender<GiveUpRequest>>,
 }
 
+/// How long a consumer may take to say whether it holds a record.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long consumers may take beyond their stop timeout before they are cut off.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
@@ -232,15 +236,10 @@ impl RegisteredBinding {
             classifier,
             letters,
         };
-        telemetry::state(&context.options.name, ContainerState::Created);
         Ok(Self {
             context: Arc::new(context),
             commands: tokio::sync::Mutex::new(()),
-            running: Mutex::new(RunningConsumers {
-                lifecycle: ContainerState::Created,
-                tasks: Vec::new(),
-                requests: Vec::new(),
-            }),
+            running: Mutex::default(),
         })
     }
 
@@ -250,17 +249,7 @@ impl RegisteredBinding {
 
     /// The state that people see: paused means that its own set of reasons is not empty.
     pub(crate) fn state(&self) -> ContainerState {
-        let lifecycle = self.running.lock().lifecycle;
-        if lifecycle != ContainerState::Running {
-            return lifecycle;
-        }
-        if self.context.status.lock().fatal.is_some() {
-            return ContainerState::Stopped;
-        }
-        match self.context.gate.reasons().flows() {
-            true => ContainerState::Running,
-            false => ContainerState::Paused,
-        }
+        self.context.gate.shown()
     }
 
     fn allow(&self, command: LifecycleCommand) -> Result<(), ConnectorError> {
@@ -273,24 +262,23 @@ impl RegisteredBinding {
         self.state().next(command).map(drop).map_err(refused)
     }
 
-    fn set_lifecycle(&self, lifecycle: ContainerState) {
-        self.running.lock().lifecycle = lifecycle;
-        telemetry::state(&self.options().name, self.state());
-    }
-
     pub(crate) async fn start(&self) -> Result<(), ConnectorError> {
         let _alone = self.commands.lock().await;
         self.allow(LifecycleCommand::Start)?;
         // One that stopped by itself may still be on its way out.
         self.end_consumers().await;
         let context = &self.context;
-        let found = topics::prepare(&*context.log, &context.options).await?;
+        let found = topics::prepare(&*context.log, &context.options).await;
+        let found = found.inspect_err(|error| {
+            context.status.lock().not_started = Some(error_chain(error));
+        })?;
         *context.limits.lock() = found.limits;
         *context.status.lock() = BindingStatus::started(found.warning);
         context.gate.reset(&context.options.breaker);
         context.stop.set(false);
+        // Before a consumer can stop it again.
+        context.gate.set_lifecycle(ContainerState::Running);
         self.begin_consumers()?;
-        self.set_lifecycle(ContainerState::Running);
         tracing::info!(binding = context.options.name, "started");
         Ok(())
     }
@@ -329,11 +317,10 @@ impl RegisteredBinding {
         let mut running = self.running.lock();
         for seat in seats {
             let (send, requests) = mpsc::unbounded_channel();
-            if seat.tier.0 == 0 {
-                running.requests.push(send);
-            }
+            running.requests.push(send);
             let name = options.container_name(seat.tier);
-            let work = consume(Arc::clone(context), seat, requests);
+            let span = span::consumer(&options.name, &seat, &context.host);
+            let work = consume(Arc::clone(context), seat, requests).instrument(span);
             running
                 .tasks
                 .push(context.spawn.spawn(&name, Box::pin(work)));
@@ -343,7 +330,9 @@ impl RegisteredBinding {
         running
             .tasks
             .push(context.spawn.spawn(&name, Box::pin(work)));
-        if let Some(letters) = &context.letters {
+        if let Some(letters) = &context.letters
+            && options.dlt.tells()
+        {
             let (letters, group) = (letters.clone(), options.dlt_group()?);
             let work = watch_letters(Arc::clone(context), group, letters);
             let name = format!("eventbus-{}-dlt", options.name);
@@ -378,9 +367,18 @@ impl RegisteredBinding {
         let _alone = self.commands.lock().await;
         self.allow(LifecycleCommand::Stop)?;
         self.end_consumers().await;
-        self.set_lifecycle(ContainerState::Stopped);
+        self.context.gate.set_lifecycle(ContainerState::Stopped);
         tracing::info!(binding = self.options().name, "stopped");
         Ok(())
+    }
+
+    /// Waits until nothing of it works any more, also where it stopped by itself.
+    pub(crate) async fn end(&self) {
+        let _alone = self.commands.lock().await;
+        self.end_consumers().await;
+        if self.context.gate.lifecycle() == ContainerState::Running {
+            self.context.gate.set_lifecycle(ContainerState::Stopped);
+        }
     }
 
     /// The end of the process: nothing new begins, what is in hand is finished.
@@ -397,7 +395,6 @@ impl RegisteredBinding {
             self.allow(LifecycleCommand::Pause)?;
         }
         self.context.gate.add(PauseReason::Operator, None);
-        telemetry::state(&self.options().name, self.state());
         Ok(())
     }
 
@@ -405,22 +402,20 @@ impl RegisteredBinding {
     pub(crate) async fn resume(&self) -> Result<PauseReasons, ConnectorError> {
         let _alone = self.commands.lock().await;
         self.allow(LifecycleCommand::Resume)?;
-        let remaining = self.context.gate.remove(PauseReason::Operator);
-        telemetry::state(&self.options().name, self.state());
-        Ok(remaining)
+        Ok(self.context.gate.remove(PauseReason::Operator))
     }
 
     pub(crate) async fn destroy(&self) -> Result<(), ConnectorError> {
         let _alone = self.commands.lock().await;
         self.allow(LifecycleCommand::Destroy)?;
         self.end_consumers().await;
-        self.set_lifecycle(ContainerState::Destroyed);
+        self.context.gate.set_lifecycle(ContainerState::Destroyed);
         Ok(())
     }
 
     pub(crate) async fn dead_letter(
         &self,
-        partition: Partition,
+        at: TopicPartition,
         offset: Offset,
     ) -> Result<(), ConnectorError> {
         let _alone = self.commands.lock().await;
@@ -428,18 +423,21 @@ impl RegisteredBinding {
         for consumer in requests {
             let (answer, given_up) = oneshot::channel();
             let request = GiveUpRequest {
-                partition,
+                at: at.clone(),
                 offset,
                 answer,
             };
-            if consumer.send(request).is_ok() && given_up.await.unwrap_or(false) {
+            // One that is no member of its group just now holds nothing, and may not answer for long.
+            let is_asked = consumer.send(request).is_ok();
+            let answer = self.context.clock.within(ANSWER_LIMIT, given_up);
+            if is_asked && matches!(answer.await, Some(Ok(true))) {
                 return Ok(());
             }
         }
         let binding = self.options().name.clone();
         Err(ConnectorError::RecordNotHeld {
             binding,
-            partition,
+            at,
             offset,
         })
     }
@@ -458,12 +456,16 @@ impl RegisteredBinding {
 
     pub(crate) fn health(&self) -> HealthFinding {
         let context = &self.context;
-        match self.running.lock().lifecycle {
-            ContainerState::Running => {}
-            ContainerState::Created | ContainerState::Paused | ContainerState::Destroyed => {
+        let not_started = context.status.lock().not_started.clone();
+        match (context.gate.lifecycle(), not_started) {
+            (ContainerState::Running, _) => {}
+            (ContainerState::Created | ContainerState::Stopped, Some(why)) => {
+                return HealthFinding::down(format!("it does not start: {why}"));
+            }
+            (ContainerState::Created | ContainerState::Paused | ContainerState::Destroyed, _) => {
                 return HealthFinding::up();
             }
-            ContainerState::Stopped => return HealthFinding::degraded("stopped"),
+            (ContainerState::Stopped, None) => return HealthFinding::degraded("stopped"),
         }
         let now = context.clock.elapsed();
         context

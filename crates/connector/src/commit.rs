@@ -33,6 +33,44 @@ pub(crate) enum CommitScope {
     WithoutHandOffs,
 }
 
+/// The room that a commit has for records to be written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CommitRoom {
+    pub(crate) bytes: usize,
+    /// One record is written at a time, to find the one that the log refuses.
+    pub(crate) is_alone: bool,
+    /// Nothing is in the commit yet: a single record may be larger.
+    is_empty: bool,
+}
+
+impl Default for CommitRoom {
+    fn default() -> Self {
+        Self {
+            bytes: MAX_HAND_OFF_BYTES,
+            is_alone: false,
+            is_empty: true,
+        }
+    }
+}
+
+impl CommitRoom {
+    /// Whether what a settled record writes is part of the commit.
+    fn takes(&mut self, settled: &SettledRecord) -> bool {
+        let size = settled.size();
+        let fits = self.is_empty || (!self.is_alone && size <= self.bytes);
+        if fits {
+            self.bytes = self.bytes.saturating_sub(size);
+            self.is_empty = false;
+        }
+        fits
+    }
+
+    /// Nothing more is part of it.
+    fn close(&mut self) {
+        (self.bytes, self.is_empty) = (0, false);
+    }
+}
+
 /// The part of a commit that is about one partition.
 #[derive(Debug)]
 pub(crate) struct CommitPart {
@@ -64,6 +102,7 @@ impl CommitPlan {
     pub(crate) fn of<'a>(
         partitions: impl Iterator<Item = &'a mut PartitionWork>,
         scope: CommitScope,
+        mut room: CommitRoom,
         is_idle: impl Fn(&PartitionWork) -> bool,
         mut new_id: impl FnMut() -> i64,
     ) -> Option<Self> {
@@ -71,10 +110,9 @@ impl CommitPlan {
         let mut parts = Vec::new();
         let mut progress = Vec::new();
         let mut changed = BTreeSet::new();
-        let mut room = MAX_HAND_OFF_BYTES;
         for partition in partitions {
-            let excluded = excluded(partition, scope, &mut room, commit.appends.is_empty());
-            let leaving = leaving(partition, scope, &mut room, commit.appends.is_empty());
+            let excluded = excluded(partition, scope, &mut room);
+            let leaving = leaving(partition, scope, &mut room);
             let idle = is_idle(partition);
             let taken = take(partition, &excluded, leaving, idle, &mut new_id);
             let Some((part, row)) = taken else {
@@ -153,30 +191,13 @@ impl CommitPlan {
 }
 
 /// The hand-offs of a partition that are not part of the commit.
-fn excluded(
-    partition: &PartitionWork,
-    scope: CommitScope,
-    room: &mut usize,
-    is_first: bool,
-) -> BTreeSet<i64> {
+fn excluded(partition: &PartitionWork, scope: CommitScope, room: &mut CommitRoom) -> BTreeSet<i64> {
     let mut excluded = BTreeSet::new();
-    let mut is_first = is_first;
-    for (offset, settled) in &partition.pending {
-        if settled.appends.is_empty() {
-            continue;
-        }
-        let size: usize = settled
-            .appends
-            .iter()
-            .map(|append| append.record.size())
-            .sum();
-        let fits = size <= *room || is_first;
-        if scope == CommitScope::WithoutHandOffs || !fits {
+    let writing = partition.pending.iter();
+    for (offset, settled) in writing.filter(|(_, settled)| !settled.appends.is_empty()) {
+        if scope == CommitScope::WithoutHandOffs || !room.takes(settled) {
             excluded.insert(*offset);
-            *room = 0;
-        } else {
-            *room = room.saturating_sub(size);
-            is_first = false;
+            room.close();
         }
     }
     // Where keys are ordered, nothing settles before a record in front of it.
@@ -191,23 +212,12 @@ fn excluded(
 fn leaving(
     partition: &mut PartitionWork,
     scope: CommitScope,
-    room: &mut usize,
-    is_first: bool,
+    room: &mut CommitRoom,
 ) -> BTreeMap<i64, SettledRecord> {
     let Some(park) = partition.park.as_mut() else {
         return BTreeMap::new();
     };
-    let mut is_first = is_first;
-    park.take_leaving(|settled| {
-        let records = settled.appends.iter();
-        let size: usize = records.map(|append| append.record.size()).sum();
-        let fits = scope == CommitScope::Everything && (size <= *room || is_first);
-        if fits {
-            *room = room.saturating_sub(size);
-            is_first = false;
-        }
-        fits
-    })
+    park.take_leaving(|settled| scope == CommitScope::Everything && room.takes(settled))
 }
 
 /// Takes what can be committed out of a partition.
@@ -388,7 +398,8 @@ impl Committer {
                 })?;
             }
         }
-        if self.hand_off == HandOff::AtLeastOnce && !commit.appends.is_empty() {
+        let is_early = self.hand_off == HandOff::AtLeastOnce || is(PlantedBug::ZombieCommit);
+        if is_early && !commit.appends.is_empty() {
             let appends: Vec<Append> = std::mem::take(&mut commit.appends);
             let written = self.log.append(appends).await;
             written.map_err(|error| FailedCommit {

@@ -196,7 +196,7 @@ impl Connector {
     }
 
     /// Gives up on a record that is held, such as one that paused its binding. It goes to the dead letters
-    /// with the reason MANUAL.
+    /// with the reason MANUAL. [`dead_letter_at`](Self::dead_letter_at) does the same in a tier.
     ///
     /// # Errors
     /// The binding does not hold that record now.
@@ -206,7 +206,23 @@ impl Connector {
         partition: Partition,
         offset: Offset,
     ) -> Result<(), ConnectorError> {
-        self.find(name)?.dead_letter(partition, offset).await
+        let binding = self.find(name)?;
+        let at = TopicPartition::new(binding.options().topic.clone(), partition.0);
+        binding.dead_letter(at, offset).await
+    }
+
+    /// Gives up on a record that is held, in the topic of the binding or in that of a tier, where it waits or paused
+    /// the binding.
+    ///
+    /// # Errors
+    /// The binding does not hold that record now.
+    pub async fn dead_letter_at(
+        &self,
+        name: &str,
+        at: &TopicPartition,
+        offset: Offset,
+    ) -> Result<(), ConnectorError> {
+        self.find(name)?.dead_letter(at.clone(), offset).await
     }
 
     /// The state of a binding.
@@ -309,8 +325,7 @@ impl Connector {
             binding.begin_shutdown();
         }
         for binding in &all {
-            // One that is not running has nothing to stop.
-            binding.stop().await.ok();
+            binding.end().await;
         }
     }
 

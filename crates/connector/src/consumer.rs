@@ -7,6 +7,7 @@
 mod assign;
 mod copies;
 mod park;
+mod refused;
 mod results;
 mod settle;
 
@@ -15,13 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::BoxFuture;
-use tidegate_core::{Backoff, Classify, GroupName, Offset, Partition, TierIndex, Topic};
+use tidegate_core::{Backoff, Classify, GroupName, Offset, TierIndex, Topic};
 use tidegate_log::{Join, LogError, Session, TopicPartition};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::attempt::{LaneRun, RunReport};
 use crate::binding::BindingContext;
-use crate::commit::{CommitPart, CommitPlan, CommitScope, Committer, FailedCommit};
+use crate::commit::{CommitPart, CommitPlan, CommitRoom, CommitScope, Committer, FailedCommit};
 use crate::handler::ConsumerName;
 use crate::lanes::{LaneKey, PartitionWork, RunningLane, Work};
 use crate::options::ConcurrencyMode;
@@ -35,7 +36,7 @@ const MAX_HELD_BYTES: usize = 16 * 1024 * 1024;
 /// The same for a consumer of a tier.
 const MAX_HELD_TIER_BYTES: usize = 4 * 1024 * 1024;
 /// An idle group commits again before a broker forgets it.
-const IDLE_COMMIT: Duration = Duration::from_secs(3_600);
+pub(crate) const IDLE_COMMIT: Duration = Duration::from_secs(3_600);
 /// The pause after a poll that failed.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 /// The longest time that partitions which are to be let go are waited for.
@@ -45,7 +46,7 @@ const RELEASE_SHARE: f64 = 0.8;
 
 /// Something that an operator wants of one record.
 pub(crate) struct GiveUpRequest {
-    pub(crate) partition: Partition,
+    pub(crate) at: TopicPartition,
     pub(crate) offset: Offset,
     pub(crate) answer: oneshot::Sender<bool>,
 }
@@ -57,6 +58,13 @@ pub(crate) struct ConsumerSeat {
     pub(crate) index: u32,
     pub(crate) topic: Topic,
     pub(crate) group: GroupName,
+}
+
+impl ConsumerSeat {
+    /// The host and the number of the consumer.
+    pub(crate) fn instance(&self, host: &str) -> String {
+        format!("{host}-{}", self.index)
+    }
 }
 
 /// How the run of a consumer ended.
@@ -101,6 +109,7 @@ pub(crate) async fn consume(
                             "stopped"
                         );
                         binding.status.lock().fatal = Some(why);
+                        binding.gate.end();
                         binding.stop_all();
                         consumer.session.close().await.ok();
                         break;
@@ -187,6 +196,10 @@ struct Consumer {
     commit: Option<CommitUnderWay>,
     commit_due: Option<Duration>,
     trouble: Option<CommitTrouble>,
+    /// The room of a commit, which shrinks when the log refuses one.
+    room: CommitRoom,
+    /// Why the binding must not go on, found while a partition was assigned.
+    must_stop: Option<String>,
     stop_by: Option<Duration>,
     poll_after: Duration,
     /// Copies that a tier has seen, for hand-offs that are made at least once.
@@ -201,7 +214,8 @@ impl Consumer {
         let (report_to, reports) = mpsc::unbounded_channel();
         let name = ConsumerName {
             binding: binding.options.name.clone(),
-            instance: format!("{}-{}", binding.host, seat.index),
+            group: seat.group.to_string(),
+            instance: seat.instance(&binding.host),
         };
         let committer = Committer {
             session: Arc::clone(&session),
@@ -227,6 +241,8 @@ impl Consumer {
             commit: None,
             commit_due: None,
             trouble: None,
+            room: CommitRoom::default(),
+            must_stop: None,
             stop_by: None,
             poll_after: Duration::ZERO,
             copies: RecentCopies::default(),
@@ -251,6 +267,9 @@ impl Consumer {
             self.begin_runs();
             self.begin_commit();
             self.begin_store_call();
+            if let Some(why) = self.must_stop.take() {
+                return SessionEnd::Fatal(why);
+            }
             if let Some(end) = self.pass_lost().await {
                 return end;
             }
@@ -482,7 +501,13 @@ impl Consumer {
         };
         let binding = Arc::clone(&self.binding);
         let new_id = || binding.new_progress_id();
-        let plan = CommitPlan::of(self.partitions.values_mut(), scope, is_idle, new_id);
+        let plan = CommitPlan::of(
+            self.partitions.values_mut(),
+            scope,
+            self.room,
+            is_idle,
+            new_id,
+        );
         let Some(plan) = plan else {
             if scope == CommitScope::Everything {
                 self.commit_due = None;

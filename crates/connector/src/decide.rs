@@ -76,23 +76,24 @@ pub(crate) fn route(facts: &RecordFacts<'_>) -> RecordDecision {
         | ExceptionRouting::DeadLetter
         | ExceptionRouting::PauseContainer => facts.ladder.after(facts.rung),
     };
-    // An outage must not end in the dead letters: while the breaker finds out, the last tier keeps what it has.
-    // A record without tiers goes on, because it would be the probe for ever.
+    let rung = match facts.batch_failure {
+        BatchFailureStrategy::SeekToFailed => rung,
+        BatchFailureStrategy::DlqAndContinue => None,
+    };
+    // An outage must not end in the dead letters: while the breaker finds out, the last tier keeps what it has, and
+    // a record that has no tier stays where it is.
     let is_kept_in_tier = rung.is_none() && facts.is_probing && facts.rung.tier.0 > 0;
     let rung = if is_kept_in_tier {
         Some(facts.rung)
     } else {
         rung
     };
-    let rung = match facts.batch_failure {
-        BatchFailureStrategy::SeekToFailed => rung,
-        BatchFailureStrategy::DlqAndContinue => None,
-    };
     let is_kept =
         facts.ordering == OrderingMode::Strict && facts.strict_exhausted == StrictExhausted::Pause;
     let is_ordered = facts.ordering == OrderingMode::KeyOrdered;
     let exhausted = match rung {
         Some(rung) => Decision::Tier(rung.tier),
+        None if facts.is_probing => Decision::Pause(PauseReason::Breaker),
         None if is_kept => Decision::Pause(PauseReason::Operator),
         None if is_ordered && facts.key_exhausted == KeyExhausted::BlockKey => Decision::Park,
         None => Decision::GIVE_UP,
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn c43_a_failed_probe_never_gives_a_record_up_that_has_a_tier() {
+    fn c43_a_failed_probe_hands_a_record_to_its_tier() {
         let ladder = Ladder(vec![2, 1]);
         let last = RecordFacts {
             attempt: 3,
@@ -226,13 +227,49 @@ mod tests {
             ..facts(&ladder)
         };
         assert_eq!(route(&main), RecordDecision::Tier(rung(1, 1)));
-        let none = Ladder::default();
-        let without = RecordFacts {
-            ladder: &none,
+    }
+
+    #[test]
+    fn c43_a_failed_probe_keeps_a_record_that_has_no_tier() {
+        let (none, ladder) = (Ladder::default(), Ladder(vec![2, 1]));
+        let main = RecordFacts {
+            attempt: 3,
+            is_probing: true,
+            ..facts(&none)
+        };
+        let strict = RecordFacts {
+            ordering: OrderingMode::Strict,
+            ..main
+        };
+        let pauses = RecordFacts {
+            strict_exhausted: StrictExhausted::Pause,
+            ..strict
+        };
+        let batch = RecordFacts {
+            ladder: &ladder,
+            batch_failure: BatchFailureStrategy::DlqAndContinue,
+            ..main
+        };
+        let ordered = RecordFacts {
+            ordering: OrderingMode::KeyOrdered,
+            ..main
+        };
+        for facts in [main, strict, pauses, batch, ordered] {
+            let kept = RecordDecision::Keep(PauseReason::Breaker);
+            assert_eq!(route(&facts), kept, "{facts:?}");
+        }
+        let never = RecordFacts {
+            class: FailureClass::Permanent,
+            ..main
+        };
+        let gives_up = RecordDecision::DeadLetter(Reason::NonRetryable);
+        assert_eq!(route(&never), gives_up);
+        let calm = RecordFacts {
+            is_probing: false,
             ..main
         };
         let gives_up = RecordDecision::DeadLetter(Reason::RetriesExhausted);
-        assert_eq!(route(&without), gives_up);
+        assert_eq!(route(&calm), gives_up);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Dead letters for their handler: a group of its own reads them after they were written.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tidegate_log::{
 };
 
 use crate::binding::{BindingContext, LetterHandler};
+use crate::consumer::IDLE_COMMIT;
 use crate::hop::to_list;
 
 /// Takes a dead letter.
@@ -63,19 +65,68 @@ pub(crate) async fn watch_letters(
     }
 }
 
+/// The partitions of a session, each with the offset that the log holds for it.
+type HeldOffsets = BTreeMap<TopicPartition, (Fence, Option<Offset>)>;
+
 async fn read(
     binding: &BindingContext,
     session: &dyn Session,
     handler: &LetterHandler,
 ) -> Result<(), LogError> {
+    let mut held = HeldOffsets::new();
+    let mut idle_at = binding.clock.elapsed() + IDLE_COMMIT;
     loop {
-        match session.poll().await? {
-            SessionEvent::Assigned(_) | SessionEvent::Lost(_) => {}
-            SessionEvent::Revoking(partitions) => session.release(&partitions).await?,
-            SessionEvent::Records { fence, batch } => {
+        let wait = idle_at.saturating_sub(binding.clock.elapsed());
+        let polled = binding.clock.within(wait, session.poll()).await;
+        match polled.transpose()? {
+            Some(SessionEvent::Assigned(assigned)) => {
+                let all = assigned.into_iter();
+                held.extend(all.map(|one| (one.at, (one.fence, one.committed.map(|c| c.next)))));
+            }
+            Some(SessionEvent::Lost(lost)) => held.retain(|at, _| !lost.contains(at)),
+            Some(SessionEvent::Revoking(partitions)) => {
+                held.retain(|at, _| !partitions.contains(at));
+                session.release(&partitions).await?;
+            }
+            Some(SessionEvent::Records { fence, batch }) => {
+                let (at, next) = (batch.at.clone(), batch.next);
                 pass_on(binding, session, handler, fence, batch).await?;
+                held.insert(at, (fence, Some(next)));
+            }
+            // A broker forgets a group that commits nothing.
+            None => {
+                idle_at = binding.clock.elapsed() + IDLE_COMMIT;
+                for (at, (fence, next)) in &held {
+                    if let Some(next) = next {
+                        commit(session, at.clone(), *fence, *next).await?;
+                    }
+                }
             }
         }
+    }
+}
+
+/// Says how far the group is. A partition that is somebody else's by now is told again by them.
+async fn commit(
+    session: &dyn Session,
+    at: TopicPartition,
+    fence: Fence,
+    next: Offset,
+) -> Result<(), LogError> {
+    let passed = OffsetCommit {
+        at,
+        fence,
+        next,
+        metadata: String::new(),
+        postings: Vec::new(),
+    };
+    let commit = Commit {
+        appends: Vec::new(),
+        offsets: vec![passed],
+    };
+    match session.commit(commit).await {
+        Ok(_) | Err(LogError::Fenced { .. }) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -106,22 +157,7 @@ async fn pass_on(
             tell(binding, handler, record).await;
         }
     }
-    let passed = OffsetCommit {
-        at: batch.at,
-        fence,
-        next: batch.next,
-        metadata: String::new(),
-        postings: Vec::new(),
-    };
-    let commit = Commit {
-        appends: Vec::new(),
-        offsets: vec![passed],
-    };
-    match session.commit(commit).await {
-        // Somebody else tells them again.
-        Ok(_) | Err(LogError::Fenced { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
+    commit(session, batch.at, fence, batch.next).await
 }
 
 async fn tell(binding: &BindingContext, handler: &LetterHandler, record: DltRecord) {

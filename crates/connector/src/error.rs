@@ -1,7 +1,7 @@
 //! Errors of the connector's operations.
 
-use tidegate_core::{Classify, Code, Failure, FailureClass, NameError, Offset, Partition, Topic};
-use tidegate_log::LogError;
+use tidegate_core::{Classify, Code, Failure, FailureClass, NameError, Offset, Topic};
+use tidegate_log::{LogError, TopicPartition};
 
 use crate::lifecycle::{ContainerState, LifecycleCommand, RefusedTransition};
 
@@ -71,12 +71,12 @@ pub enum ConnectorError {
         topic: Topic,
     },
     /// No consumer of the binding holds that record.
-    #[error("binding '{binding}' holds no record at partition {partition}, offset {offset}")]
+    #[error("binding '{binding}' holds no record at {at}, offset {offset}")]
     RecordNotHeld {
         /// The binding.
         binding: String,
-        /// The partition of its topic.
-        partition: Partition,
+        /// The partition of its topic, or of a tier.
+        at: TopicPartition,
         /// The offset.
         offset: Offset,
     },

@@ -11,6 +11,7 @@ use tidegate_core::breaker::{Breaker, BreakerChange, BreakerState, CallResult, P
 use tidegate_core::env::Clock;
 use tidegate_core::{Mutex, PauseReason, PauseReasons};
 
+use crate::lifecycle::ContainerState;
 use crate::options::BreakerOptions;
 use crate::planted_bugs::{PlantedBug, is};
 use crate::signal::ChangeSignal;
@@ -30,6 +31,10 @@ pub(crate) struct BindingGate {
 }
 
 struct GateState {
+    /// The state by the commands alone.
+    lifecycle: ContainerState,
+    /// Whether it stopped by itself since.
+    has_ended: bool,
     reasons: PauseReasons,
     breaker: Breaker,
     /// Whether a record is being tried alone because of a System failure.
@@ -39,12 +44,27 @@ struct GateState {
 }
 
 impl GateState {
-    fn new(options: &BreakerOptions) -> Self {
+    fn new(options: &BreakerOptions, lifecycle: ContainerState) -> Self {
         Self {
+            lifecycle,
+            has_ended: false,
             reasons: PauseReasons::default(),
             breaker: Breaker::new(options.rule.clone()),
             is_probing: false,
             why: None,
+        }
+    }
+
+    /// The state that people see: paused means that the set of reasons is not empty.
+    fn shown(&self) -> ContainerState {
+        match self.lifecycle {
+            ContainerState::Running if self.has_ended => ContainerState::Stopped,
+            ContainerState::Running if !self.reasons.flows() => ContainerState::Paused,
+            ContainerState::Created
+            | ContainerState::Running
+            | ContainerState::Paused
+            | ContainerState::Stopped
+            | ContainerState::Destroyed => self.lifecycle,
         }
     }
 }
@@ -85,15 +105,42 @@ impl Drop for BreakerPermit<'_> {
 
 impl BindingGate {
     pub(crate) fn new(binding: &str, options: &BreakerOptions, clock: Arc<dyn Clock>) -> Self {
+        let state = GateState::new(options, ContainerState::Created);
+        telemetry::breaker(binding, state.breaker.state());
+        telemetry::state(binding, state.shown());
         Self {
             binding: binding.to_owned(),
             clock,
             pauses_on_open: options.pauses_on_open,
             has_breaker: options.is_enabled,
-            state: Mutex::new(GateState::new(options)),
+            state: Mutex::new(state),
             is_open: AtomicBool::new(true),
             changed: ChangeSignal::default(),
         }
+    }
+
+    /// The state by the commands alone.
+    pub(crate) fn lifecycle(&self) -> ContainerState {
+        self.state.lock().lifecycle
+    }
+
+    /// The state that people see.
+    pub(crate) fn shown(&self) -> ContainerState {
+        self.state.lock().shown()
+    }
+
+    /// A command changed the state.
+    pub(crate) fn set_lifecycle(&self, lifecycle: ContainerState) {
+        let mut state = self.state.lock();
+        (state.lifecycle, state.has_ended) = (lifecycle, false);
+        self.publish(&state);
+    }
+
+    /// The binding stopped by itself.
+    pub(crate) fn end(&self) {
+        let mut state = self.state.lock();
+        state.has_ended = true;
+        self.publish(&state);
     }
 
     /// Whether nothing stands in the way.
@@ -151,7 +198,8 @@ impl BindingGate {
     /// Forgets all reasons and everything that the breaker has seen, for a new start.
     pub(crate) fn reset(&self, options: &BreakerOptions) {
         let mut state = self.state.lock();
-        *state = GateState::new(options);
+        *state = GateState::new(options, state.lifecycle);
+        telemetry::breaker(&self.binding, state.breaker.state());
         self.publish(&state);
     }
 
@@ -269,6 +317,7 @@ impl BindingGate {
 
     fn publish(&self, state: &GateState) {
         self.is_open.store(state.reasons.flows(), Ordering::Release);
+        telemetry::state(&self.binding, state.shown());
         self.touch();
     }
 

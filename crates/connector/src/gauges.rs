@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{GroupName, Offset, TierIndex, Topic};
+use tidegate_core::{GroupName, Offset, Partition, TierIndex, Topic};
 use tidegate_log::{LogError, TopicPartition};
 
 use crate::binding::BindingContext;
@@ -34,7 +34,7 @@ pub(crate) async fn watch(binding: Arc<BindingContext>) {
 async fn look(binding: &BindingContext) -> Result<(), LogError> {
     let options = &binding.options;
     for (partition, behind) in behind(binding, &options.topic, &options.group).await? {
-        telemetry::lag(&options.name, partition.partition, behind);
+        telemetry::lag(&options.name, partition, behind);
     }
     let tiers = options.tier_indexes().zip(&binding.tier_topics);
     let tiers: Vec<(TierIndex, &Topic)> = tiers.collect();
@@ -57,25 +57,29 @@ async fn look(binding: &BindingContext) -> Result<(), LogError> {
     Ok(())
 }
 
-/// The records of each partition that a group has not passed.
+/// The records of each partition that a group has not passed. Health is told of them as well.
 async fn behind(
     binding: &BindingContext,
     topic: &Topic,
     group: &GroupName,
-) -> Result<Vec<(TopicPartition, u64)>, LogError> {
+) -> Result<Vec<(Partition, u64)>, LogError> {
     let there = binding.log.describe(topic).await?.partitions;
     let at: Vec<TopicPartition> = there
         .iter()
         .map(|part| TopicPartition::new(topic.clone(), part.partition.0))
         .collect();
     let committed = binding.log.committed(group, &at).await?;
+    let (flows, now) = (binding.gate.flows(), binding.clock.elapsed());
+    let mut status = binding.status.lock();
     let all = at
         .into_iter()
         .zip(there)
         .zip(committed)
         .map(|((at, there), held)| {
             let next = held.map_or(there.start, |held| held.next.max(there.start));
-            (at, distance(next, there.end))
+            let (partition, records) = (at.partition, distance(next, there.end));
+            status.looked(at, next.0, records, flows, now);
+            (partition, records)
         });
     Ok(all.collect())
 }

@@ -30,6 +30,7 @@ pub struct ConsumedRecord {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConsumerName {
     pub(crate) binding: String,
+    pub(crate) group: String,
     /// The host and the number of the consumer.
     pub(crate) instance: String,
 }
@@ -141,6 +142,10 @@ impl ConsumedRecord {
     /// attempt writes nothing. The binding must be `transactional`, or hand off at least once.
     pub fn send(&self, output: Append) {
         self.outputs.lock().push(output);
+    }
+
+    pub(crate) fn consumer(&self) -> &ConsumerName {
+        &self.consumer
     }
 
     pub(crate) fn stored(&self) -> &StoredRecord {

@@ -140,6 +140,16 @@ pub(crate) struct SettledRecord {
     pub(crate) reason: Option<Reason>,
     /// Which delivery within its tier it was, from 1; 0 where that does not matter.
     pub(crate) delivery: u32,
+    /// The record itself, if something is written for it: the log may refuse that.
+    pub(crate) work: Option<Box<Work>>,
+}
+
+impl SettledRecord {
+    /// Bytes that are written for it.
+    pub(crate) fn size(&self) -> usize {
+        let records = self.appends.iter();
+        records.map(|append| append.record.size()).sum()
+    }
 }
 
 /// Everything about one partition under one assignment.
@@ -279,6 +289,17 @@ impl PartitionWork {
         for work in works.into_iter().rev() {
             lane.queue.push_front(work);
         }
+    }
+
+    /// Puts a record back at the front of its lane, and says which lane that is.
+    pub(crate) fn put_first(&mut self, mode: ConcurrencyMode, work: Work) -> LaneKey {
+        let key = match (work.is_parked, work.record.key()) {
+            (true, Some(key)) => LaneKey::ParkedKey(key.clone()),
+            (true, None) => LaneKey::ParkedRecord(work.offset()),
+            (false, _) => LaneKey::of(mode, &work.record),
+        };
+        self.put_back(&key, vec![work]);
+        key
     }
 
     /// Takes up to `limit` records of a lane, all of them due.

@@ -246,6 +246,16 @@ pub struct DltOptions {
     pub verify: DltVerify,
 }
 
+impl DltOptions {
+    /// Whether somebody is told of each dead letter.
+    pub(crate) fn tells(&self) -> bool {
+        match self.strategy {
+            DltStrategy::AlertAndStore | DltStrategy::Custom => true,
+            DltStrategy::StoreOnly | DltStrategy::ScheduledReplay => false,
+        }
+    }
+}
+
 /// How a binding works.
 ///
 /// ```
@@ -487,14 +497,19 @@ impl BindingOptions {
         tier.map_or(Duration::ZERO, |tier| tier.delay)
     }
 
-    /// How long a record stays in its last tier while the breaker is finding out: ten times as long as the
-    /// ladder takes. A record that fails alone would otherwise keep the breaker from closing for ever.
+    /// How long a record that has no next step is kept while the breaker is finding out: ten times as long as the
+    /// ladder takes. Without tiers it is as long as 180 probes take, three hours by default. A record that fails
+    /// alone would otherwise keep the breaker from closing for ever.
     pub(crate) fn patience(&self) -> Duration {
         let tiers = self.retry.tiers.iter();
         let ladder: Duration = tiers
             .map(|tier| tier.delay.saturating_mul(tier.max_attempts))
             .sum();
-        ladder.saturating_mul(10)
+        let probes = self.breaker.rule.open_for.saturating_mul(PROBED);
+        match ladder.is_zero() {
+            true => probes,
+            false => ladder.saturating_mul(10),
+        }
     }
 
     /// The share of the poll interval that a batch may take.
@@ -510,6 +525,9 @@ impl BindingOptions {
         }
     }
 }
+
+/// Times that a breaker finds out before a record without tiers is given up.
+const PROBED: u32 = 180;
 
 /// The share of the poll interval that retries, or a batch, may take.
 pub(crate) const POLL_BUDGET: f64 = 0.7;

@@ -33,6 +33,8 @@ pub enum PlantedBug {
     EmptiedTombstone,
     /// A hand-off to a topic that is missing counts as done.
     MissingTopicPassed,
+    /// Hand-offs are written before their commit, so that those of a zombie are there as well.
+    ZombieCommit,
     /// The offset of a parked record is committed before its row is there.
     ParkAfterCommit,
 }

@@ -188,6 +188,7 @@ impl BindingOptions {
             }
         }
         let groups = self.tier_indexes().map(|tier| self.tier_group(tier));
+        let groups = groups.chain([self.dlt_group()]);
         problems.extend(groups.filter_map(|group| Some(group.err()?.to_string())));
     }
 }

@@ -4,6 +4,7 @@ use tidegate_core::{TRACEPARENT, Traceparent};
 use tidegate_log::Headers;
 use tracing::Span;
 
+use crate::consumer::ConsumerSeat;
 use crate::handler::ConsumedRecord;
 
 /// The header of producers that name the trace alone.
@@ -23,6 +24,18 @@ pub(crate) fn trace_id(headers: &Headers) -> String {
     }
 }
 
+/// The span around everything that a consumer does, so that each of its lines tells whose it is.
+pub(crate) fn consumer(binding: &str, seat: &ConsumerSeat, host: &str) -> Span {
+    tracing::info_span!(
+        "consumer",
+        binding,
+        topic = %seat.topic,
+        consumerGroup = %seat.group,
+        consumerInstance = seat.instance(host),
+        retryTier = seat.tier.0,
+    )
+}
+
 /// The span around one attempt at one record. Log lines of the handler carry its fields.
 pub(crate) fn process(record: &ConsumedRecord) -> Span {
     tracing::info_span!(
@@ -31,6 +44,8 @@ pub(crate) fn process(record: &ConsumedRecord) -> Span {
         topic = %record.topic(),
         partition = %record.partition(),
         offset = %record.offset(),
+        consumerGroup = record.consumer().group,
+        consumerInstance = record.consumer().instance,
         event_id = %record.event_id(),
         trace_id = trace_id(record.headers()),
         retry_tier = record.tier().0,
@@ -49,6 +64,8 @@ pub(crate) fn process_batch(records: &[std::sync::Arc<ConsumedRecord>]) -> Span 
         topic = %first.topic(),
         partition = %first.partition(),
         offset = %first.offset(),
+        consumerGroup = first.consumer().group,
+        consumerInstance = first.consumer().instance,
         records = records.len(),
         retry_tier = first.tier().0,
         retry_attempt = first.attempt(),

@@ -17,10 +17,14 @@ use crate::options::BindingOptions;
 pub(crate) struct BindingStatus {
     members: BTreeMap<(TierIndex, u32), MemberStatus>,
     partitions: BTreeMap<TopicPartition, PartitionStatus>,
+    /// Partitions with records behind their committed offset, as the last look found them.
+    behind: BTreeMap<TopicPartition, BehindStatus>,
     /// Partitions whose next record cannot be read, and why.
     pub(crate) damaged: BTreeMap<TopicPartition, String>,
     /// Why the binding stopped by itself.
     pub(crate) fatal: Option<String>,
+    /// Why it did not start.
+    pub(crate) not_started: Option<String>,
     /// Something that was found at the start and does not keep it from working.
     warning: Option<String>,
 }
@@ -41,6 +45,13 @@ struct PartitionStatus {
     committed: Option<i64>,
     /// Why records wait in the store although nothing is on its way.
     parked: Option<String>,
+}
+
+/// A partition whose group has not passed everything.
+#[derive(Debug, Clone, Copy)]
+struct BehindStatus {
+    next: i64,
+    since: Duration,
 }
 
 /// Lanes that are looked through for the key of the record that holds the others up.
@@ -105,6 +116,24 @@ impl BindingStatus {
     pub(crate) fn gone(&mut self, _seat: &ConsumerSeat, at: &TopicPartition) {
         self.partitions.remove(at);
         self.damaged.remove(at);
+    }
+
+    /// A look at a partition: the offset that its group goes on at, and the records behind it.
+    pub(crate) fn looked(
+        &mut self,
+        at: TopicPartition,
+        next: i64,
+        records: u64,
+        flows: bool,
+        now: Duration,
+    ) {
+        let before = self.behind.remove(&at);
+        if records > 0 {
+            let is_same = |before: &BehindStatus| before.next == next && flows;
+            let before = before.filter(is_same);
+            let since = before.map_or(now, |before| before.since);
+            self.behind.insert(at, BehindStatus { next, since });
+        }
     }
 
     /// The partitions that are held now, with their committed offsets.
@@ -179,18 +208,30 @@ impl BindingStatus {
         if !gate.flows() {
             return Vec::new();
         }
-        let stands = |status: &PartitionStatus| {
+        let told = self.partitions.iter().filter_map(|(at, status)| {
+            // Records may lie there and be in nobody's hand.
+            let behind = self.behind.get(at);
+            let (offset, key, since) = match (&status.blocker, behind) {
+                (Some((offset, key)), _) => (*offset, key.as_ref(), status.standing_since),
+                (None, Some(behind)) => {
+                    (behind.next, None, behind.since.max(status.standing_since))
+                }
+                (None, None) => return None,
+            };
+            let stood = now.saturating_sub(since);
             // Records of a tier wait for their time.
-            status.tier.0 == 0 && now.saturating_sub(status.standing_since) > options.stall_alarm
-        };
-        let standing = self.partitions.iter().filter(|(_, status)| stands(status));
-        let told = standing.filter_map(|(at, status)| {
-            let (offset, key) = status.blocker.as_ref()?;
-            let key = key
-                .as_ref()
-                .map_or_else(String::new, |key| format!(", key `{}`", key.escape_ascii()));
-            let since = now.saturating_sub(status.standing_since).as_secs();
-            let text = format!("{at} stands at offset {offset}{key} for {since} s");
+            if stood
+                <= options
+                    .stall_alarm
+                    .saturating_add(options.delay(status.tier))
+            {
+                return None;
+            }
+            let key = key.map_or_else(String::new, |key| format!(", key `{}`", key.escape_ascii()));
+            let text = format!(
+                "{at} stands at offset {offset}{key} for {} s",
+                stood.as_secs()
+            );
             Some((HealthStatus::Degraded, text))
         });
         told.collect()

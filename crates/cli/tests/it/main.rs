@@ -12,6 +12,7 @@
 mod audit;
 mod bindings;
 mod bindings_audit;
+mod bindings_handlers;
 #[path = "../../../log/tests/kafka/broker.rs"]
 mod broker;
 mod check;

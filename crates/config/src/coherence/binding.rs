@@ -199,7 +199,11 @@ fn existing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
 
 fn java_classes(retry: &View<'_>, findings: &mut Findings<'_>) {
     let mut found: Vec<(&str, ValueLocation, KeyPath)> = Vec::new();
-    for list in ["retryable-exceptions", "non-retryable-exceptions"] {
+    for list in [
+        "retryable-exceptions",
+        "non-retryable-exceptions",
+        "pause-on",
+    ] {
         let codes = codes(retry, list).into_iter();
         found.extend(codes.map(|(code, entry, path)| (code, entry.spot.clone(), path)));
     }

@@ -53,6 +53,40 @@ fn a_failure_is_retried_or_not() {
 }
 
 #[test]
+fn a_java_class_is_named_in_every_list_of_codes() {
+    let text = "eventbus:\n  bindings:\n    orders:\n      topic: t\n      group-id: g\n      \
+                handler: {log: {}}\n      retry: {pause-on: [a.AccessDeniedException]}\n";
+    insta::assert_snapshot!(of(text).warnings.to_string(), @"");
+}
+
+#[test]
+fn names_of_topics_and_groups_can_be_used() {
+    let named = |topic: &str, group: &str, keys: &str| {
+        problems(&format!(
+            "eventbus:\n  bindings:\n    orders:\n      topic: {topic}\n      group-id: {group}\n{keys}"
+        ))
+    };
+    insta::assert_snapshot!(named("a b", "g", ""), @"");
+    insta::assert_snapshot!(named("t", "g/1", ""), @"");
+    insta::assert_snapshot!(named("..", "g", ""), @"");
+    insta::assert_snapshot!(named(&"t".repeat(245), "g", ""), @"");
+    insta::assert_snapshot!(named("t", &"g".repeat(245), ""), @"");
+    insta::assert_snapshot!(binding("      dlt: {topic-suffix: 'D L'}\n"), @"");
+    insta::assert_snapshot!(binding("      dlt: {topic: t}\n"), @"");
+    insta::assert_snapshot!(binding("      dlt: {topic-suffix: retry-1}\n"), @"");
+    insta::assert_snapshot!(
+        binding("      retry: {tiers: [{delay: 1s, topic-suffix: x}, {delay: 2s, topic-suffix: x}]}\n"), @"");
+    insta::assert_snapshot!(
+        problems("eventbus:\n  bindings:\n    a b:\n      topic: t\n      group-id: g\n"), @"");
+    assert_eq!(binding("      dlt: {topic: letters}\n"), "");
+    // Where keys are ordered no tier has a topic.
+    assert_eq!(
+        binding("      ordering-mode: KEY_ORDERED\n      retry: {tiers: [{delay: 1s, topic-suffix: DLT}]}\n"),
+        ""
+    );
+}
+
+#[test]
 fn a_skip_leads_to_a_tier_that_exists() {
     insta::assert_snapshot!(binding("      retry: {skip-to-tier-mapping: {a.b: 3, a.c: 4}}\n"), @r#"tidegate.yaml:6:51: eventbus.bindings.orders.retry.skip-to-tier-mapping."a.c": is 4, and the last of the tiers is 3 (the default)"#);
 }

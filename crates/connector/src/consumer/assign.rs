@@ -200,6 +200,7 @@ impl Consumer {
                     appends: Vec::new(),
                     reason: None,
                     delivery: 0,
+                    work: None,
                 };
                 partition.settle(stored.offset.0, nothing);
                 return;

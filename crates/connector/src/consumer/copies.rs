@@ -32,3 +32,30 @@ impl RecentCopies {
         self.seen.contains(&(event, delivery))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c24_the_latest_copies_are_known_by_event_and_delivery() {
+        let id = |n: usize| EventId::from_u128(n as u128 + 1);
+        let mut copies = RecentCopies::default();
+        copies.remember(id(0), 1);
+        copies.remember(id(0), 1);
+        assert!(copies.has(id(0), 1));
+        assert!(!copies.has(id(0), 2), "its next delivery is another copy");
+        assert!(!copies.has(id(1), 1));
+        for n in 1..MAX_COPIES {
+            copies.remember(id(n), 1);
+        }
+        assert!(copies.has(id(0), 1), "so many are remembered");
+        copies.remember(id(MAX_COPIES), 1);
+        assert!(!copies.has(id(0), 1), "the oldest one is forgotten");
+        assert!(copies.has(id(1), 1) && copies.has(id(MAX_COPIES), 1));
+        assert_eq!(
+            (copies.seen.len(), copies.order.len()),
+            (MAX_COPIES, MAX_COPIES)
+        );
+    }
+}

@@ -21,8 +21,9 @@ use crate::parked::{
     StoreCallKind,
 };
 use crate::planted_bugs::{PlantedBug, is};
-use crate::progress::{self, CommitNotes};
+use crate::progress::{self, CommitNotes, ProgressName};
 use crate::telemetry;
+use crate::tracker::OffsetTracker;
 
 /// How long a lease is given back at the end, before it runs out by itself.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
@@ -117,6 +118,7 @@ fn as_parked(row: &ParkedRow, from: Place) -> SettledRecord {
         appends: Vec::new(),
         reason: None,
         delivery: 0,
+        work: None,
     }
 }
 
@@ -143,8 +145,18 @@ impl PartitionWork {
 
 impl Consumer {
     /// A partition begins: what its last commit says about the store.
-    pub(super) fn begin_park(&self, work: &mut PartitionWork, ranges: Ranges, notes: CommitNotes) {
+    pub(super) fn begin_park(
+        &mut self,
+        work: &mut PartitionWork,
+        ranges: Ranges,
+        notes: CommitNotes,
+    ) {
         if self.binding.store.is_none() {
+            if let Some(named) = notes.progress {
+                let position = work.tracker.position();
+                work.tracker = OffsetTracker::new(position, Ranges::new());
+                self.must_stop = self.lost_progress(&work.at, named, "and there is no store");
+            }
             return;
         }
         let options = &self.binding.options;
@@ -246,20 +258,16 @@ impl Consumer {
         match (kind, answer) {
             (StoreCallKind::Progress(named), StoreAnswer::Progress(row)) => {
                 let ranges = progress::from_row(&at, named, row);
-                if ranges.is_none() {
-                    telemetry::marks_ignored(&name);
-                    let why = format!(
-                        "progress {} of {at} is not in the store as it was written",
-                        named.id
-                    );
-                    if self.binding.options.transactional {
-                        return Some(SessionEnd::Fatal(why));
-                    }
-                    tracing::error!(
-                        binding = name,
-                        why,
-                        "everything above the offset is handled again"
-                    );
+                let lost = match ranges {
+                    Some(_) => None,
+                    None => self.lost_progress(
+                        &at,
+                        named,
+                        "which is not in the store as it was written",
+                    ),
+                };
+                if let Some(why) = lost {
+                    return Some(SessionEnd::Fatal(why));
                 }
                 self.take_progress(&at, named, ranges);
             }
@@ -305,13 +313,22 @@ impl Consumer {
         None
     }
 
+    /// Progress that a commit names cannot be read: everything above the offset is handled again. Says why the binding
+    /// must stop instead, if it must.
+    fn lost_progress(&self, at: &TopicPartition, named: ProgressName, why: &str) -> Option<String> {
+        let options = &self.binding.options;
+        telemetry::marks_ignored(&options.name);
+        let why = format!("the commit of {at} names progress {}, {why}", named.id);
+        if options.transactional {
+            return Some(why);
+        }
+        let binding = &options.name;
+        tracing::error!(binding, why, "everything above the offset is handled again");
+        None
+    }
+
     /// The progress that the last commit named is part of what is settled.
-    fn take_progress(
-        &mut self,
-        at: &TopicPartition,
-        named: progress::ProgressName,
-        ranges: Option<Ranges>,
-    ) {
+    fn take_progress(&mut self, at: &TopicPartition, named: ProgressName, ranges: Option<Ranges>) {
         let Some(partition) = self.partitions.get_mut(at) else {
             return;
         };
@@ -321,7 +338,7 @@ impl Consumer {
             .as_ref()
             .map(|ranges| progress::union(&told, ranges, position));
         let all = all.unwrap_or_default();
-        partition.tracker = crate::tracker::OffsetTracker::new(position, all.clone());
+        partition.tracker = OffsetTracker::new(position, all.clone());
         if let Some(park) = &mut partition.park {
             park.read_progress(named, ranges, all);
         }
@@ -350,6 +367,7 @@ impl Consumer {
                 appends: vec![append],
                 reason: None,
                 delivery: 0,
+                work: None,
             };
             let partition = self.partitions.get_mut(at);
             if let Some(park) = partition.and_then(|found| found.park.as_mut()) {

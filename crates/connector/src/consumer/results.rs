@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use tidegate_core::Backoff;
 use tidegate_core::books::Place;
-use tidegate_log::{LogError, TopicPartition};
+use tidegate_core::dead_letter::Reason;
+use tidegate_log::{Append, LogError, TopicPartition};
 
 use super::assign::ends_session;
+use super::refused::{HandOffTried, hand_offs};
 use super::{CommitTrouble, CommitUnderWay, Consumer, SessionEnd};
 use crate::attempt::{AttemptOutcome, RunReport};
 use crate::commit::{CommitPart, FailedCommit};
@@ -43,15 +45,8 @@ impl Consumer {
                 AttemptOutcome::Handled(outputs) => {
                     let tier = work.record.tier();
                     telemetry::attempts(&self.binding.options.name, tier, work.attempt);
-                    let settled = SettledRecord {
-                        event_id: work.record.event_id(),
-                        moved: Some((self.place_of(&work), Place::Delivered)),
-                        appends: outputs,
-                        reason: None,
-                        delivery: work.delivery(),
-                    };
                     self.end_probe(&at, &lane);
-                    self.settle(&at, &work, settled);
+                    self.settle(&at, work, Place::Delivered, outputs, None);
                 }
                 AttemptOutcome::Failed(failure) => {
                     kept.extend(self.on_failure(&at, &lane, work, failure));
@@ -94,18 +89,34 @@ impl Consumer {
         }
     }
 
-    /// A record is settled.
-    pub(super) fn settle(&mut self, at: &TopicPartition, work: &Work, settled: SettledRecord) {
+    /// A record is settled, with these records to be written.
+    pub(super) fn settle(
+        &mut self,
+        at: &TopicPartition,
+        work: Work,
+        to: Place,
+        appends: Vec<Append>,
+        reason: Option<Reason>,
+    ) {
+        let from = self.place_of(&work);
         let Some(partition) = self.partitions.get_mut(at) else {
             return;
         };
+        let (offset, is_parked) = (work.offset(), work.is_parked);
+        let settled = SettledRecord {
+            event_id: work.record.event_id(),
+            // A record that goes from tier to tier stays where it is in the books.
+            moved: (from != to).then_some((from, to)),
+            reason,
+            delivery: work.delivery(),
+            work: (!appends.is_empty()).then(|| Box::new(work)),
+            appends,
+        };
         match &mut partition.park {
             // A row is settled by the store, or by a commit that writes something as well.
-            Some(park) if work.is_parked && settled.appends.is_empty() => {
-                park.deliver(work.offset());
-            }
-            Some(park) if work.is_parked => park.leave(work.offset(), settled),
-            _ => partition.settle(work.offset(), settled),
+            Some(park) if is_parked && settled.appends.is_empty() => park.deliver(offset),
+            Some(park) if is_parked => park.leave(offset, settled),
+            _ => partition.settle(offset, settled),
         }
     }
 
@@ -150,6 +161,9 @@ impl Consumer {
                     .filter(|_| !has_hand_offs && self.has_blocked());
                 if self.trouble.is_none() {
                     self.binding.status.lock().commits_again(&self.seat);
+                }
+                if !self.has_blocked() {
+                    self.is_written();
                 }
                 for part in parts {
                     self.committed(part);
@@ -238,6 +252,10 @@ impl Consumer {
         } = failed;
         let binding = &self.binding.options.name;
         telemetry::commit_failed(binding, &error.code());
+        let tried: Vec<HandOffTried> = match is_handed_off {
+            true => Vec::new(),
+            false => parts.iter().flat_map(hand_offs).collect(),
+        };
         for part in parts {
             let found = self.partitions.get_mut(&part.at);
             let Some(partition) = found.filter(|found| found.fence == part.fence) else {
@@ -267,12 +285,16 @@ impl Consumer {
         if ends_session(&error) {
             return Some(SessionEnd::Lost(error));
         }
+        if self.on_refused(&error, &tried) {
+            return None;
+        }
         let retries = self
             .trouble
             .as_ref()
             .map_or(0, |trouble| trouble.retries + 1);
         let backoff =
             Backoff::exponential(Duration::from_millis(100), 2.0, Duration::from_secs(60));
+        let binding = &self.binding.options.name;
         tracing::warn!(binding, retries, %error, "a commit failed; its records are kept");
         self.binding
             .status

@@ -12,7 +12,7 @@ use crate::decide::{RecordDecision, RecordFacts, route};
 use crate::handler::HandlerFailure;
 use crate::hop::{self, RetryHistory};
 use crate::ladder::Rung;
-use crate::lanes::{LaneKey, SettledRecord, Work};
+use crate::lanes::{LaneKey, Work};
 use crate::options::{BatchFailureStrategy, ListenerType};
 use crate::planted_bugs::{PlantedBug, is};
 use crate::{span, telemetry};
@@ -50,7 +50,7 @@ impl Consumer {
         });
         let rung = history.rung;
         let now_ms = binding.clock.now_ms();
-        let first_ms = history.first_failure_ms.unwrap_or(now_ms);
+        let first_ms = *history.first_failure_ms.get_or_insert(now_ms);
         let since = Duration::from_millis(now_ms.saturating_sub(first_ms));
         let wait = {
             let mut entropy = binding.entropy.lock();
@@ -198,14 +198,11 @@ impl Consumer {
         history.fail(work.attempt, &failure, now_ms);
         let (id, group) = (work.record.event_id(), &self.binding.options.group);
         let record = history.to_tier(work.record.record(), id, rung, group, now_ms);
-        let from = self.place_of(&work);
-        // A record that goes from tier to tier stays where it is in the books.
-        let moved = (from != Place::Retrying).then_some((from, Place::Retrying));
         work.failure = Some(Box::new(failure));
-        self.hand_off(at, work, &topic, record, moved, None)
+        self.hand_off(at, work, &topic, record, None)
     }
 
-    fn hand_to_dlt(
+    pub(super) fn hand_to_dlt(
         &mut self,
         at: &TopicPartition,
         mut work: Work,
@@ -227,13 +224,13 @@ impl Consumer {
         let (id, group) = (work.record.event_id(), &self.binding.options.group);
         let record = history.to_dead_letter(work.record.record(), id, reason, last, group, now_ms);
         tracing::warn!(
-            binding = self.binding.options.name, %at, offset = work.offset(), event = %id,
+            binding = self.binding.options.name, %at, offset = work.offset(), consumerGroup = %group,
+            consumerInstance = self.name.instance, retryTier = %work.record.tier(), event = %id,
             reason = reason.as_str(), trace_id = span::trace_id(work.record.headers()),
             retry_attempt = work.attempt, %failure, "given up on"
         );
-        let moved = Some((self.place_of(&work), Place::DeadLettered));
         work.failure = Some(Box::new(failure));
-        self.hand_off(at, work, &topic, record, moved, Some(reason))
+        self.hand_off(at, work, &topic, record, Some(reason))
     }
 
     pub(super) fn history(&self, at: &TopicPartition, work: &Work) -> RetryHistory {
@@ -245,13 +242,12 @@ impl Consumer {
 
     /// Settles a record by a copy in another topic; both are one commit. A record that does not fit there waits in
     /// the store; without one it is kept, and the binding is paused.
-    fn hand_off(
+    pub(super) fn hand_off(
         &mut self,
         at: &TopicPartition,
         mut work: Work,
         topic: &Topic,
         record: Record,
-        moved: Option<(Place, Place)>,
         reason: Option<Reason>,
     ) -> Option<Work> {
         let limit = self.binding.record_limit(topic);
@@ -282,28 +278,18 @@ impl Consumer {
         telemetry::attempts(&self.binding.options.name, work.record.tier(), work.attempt);
         let append = Append::new(topic.clone(), record).partition(at.partition.0);
         let is_swallowed = reason.is_some() && is(PlantedBug::SwallowedLetter);
-        let settled = SettledRecord {
-            event_id: work.record.event_id(),
-            moved,
-            appends: if is_swallowed { vec![] } else { vec![append] },
-            reason,
-            delivery: work.delivery(),
+        let appends = if is_swallowed { vec![] } else { vec![append] };
+        let to = match reason {
+            Some(_) => Place::DeadLettered,
+            None => Place::Retrying,
         };
-        self.settle(at, &work, settled);
+        self.settle(at, work, to, appends, reason);
         None
     }
 
     /// An operator gives a record up that is held.
     pub(super) fn give_up(&mut self, request: GiveUpRequest) {
-        let GiveUpRequest {
-            partition,
-            offset,
-            answer,
-        } = request;
-        let at = TopicPartition {
-            topic: self.seat.topic.clone(),
-            partition,
-        };
+        let GiveUpRequest { at, offset, answer } = request;
         let found = self
             .partitions
             .get_mut(&at)

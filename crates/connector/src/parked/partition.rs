@@ -316,6 +316,12 @@ impl PartitionPark {
             .collect()
     }
 
+    /// A row does not leave after all: the log refuses what was to be written for it.
+    pub(crate) fn take_refused(&mut self, offset: i64) -> Option<SettledRecord> {
+        self.committing.remove(&offset);
+        self.leaving.remove(&offset)
+    }
+
     /// A commit gave these rows up.
     pub(crate) fn gave_up(&mut self, offsets: impl Iterator<Item = i64>) {
         for offset in offsets {

@@ -7,5 +7,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod offsets;
 pub(crate) mod ordered;
 pub(crate) mod outages;
+pub(crate) mod refusals;
+pub(crate) mod states;
 pub(crate) mod tiers;
 pub(crate) mod time;

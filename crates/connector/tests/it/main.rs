@@ -9,6 +9,7 @@ mod child;
 mod conformance;
 mod fast_clock;
 mod model_only;
+mod model_states;
 mod numbers;
 mod observed;
 mod ordered_processes;

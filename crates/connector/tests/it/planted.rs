@@ -77,6 +77,7 @@ fn sim_planted_bugs_are_caught_by_the_simulation() {
         PlantedBug::FlushAfterRevoke,
         PlantedBug::LostWakeUp,
         PlantedBug::SwallowedLetter,
+        PlantedBug::ZombieCommit,
     ] {
         let seed = seed_that_catches(bug);
         assert!(seed.is_some(), "{bug:?} was not caught by {SEEDS} seeds");

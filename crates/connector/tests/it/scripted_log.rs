@@ -40,6 +40,16 @@ struct CommitScript {
     missing: Option<Topic>,
     /// Records of a partition before this offset are not there any more, as far as polls go.
     removed: Option<(TopicPartition, Offset)>,
+    /// Partitions whose next records cannot be read, as far as polls go.
+    damaged: Vec<TopicPartition>,
+    /// Records of this partition are not handed out, and nobody says why.
+    withheld: Option<TopicPartition>,
+    /// Whether there is no room for records of commits.
+    is_full: bool,
+    /// How often partitions were assigned.
+    assigned: usize,
+    /// The largest commit that is taken.
+    max_commit: Option<usize>,
     /// Groups of commits, with the offset of partition 0.
     commits: Vec<(GroupName, Option<i64>)>,
     failed: usize,
@@ -73,6 +83,31 @@ impl ScriptedLog {
     /// Polls find no records of this partition before this offset from now on, and say so once.
     pub(crate) fn remove_before(&self, at: &TopicPartition, offset: Offset) {
         self.script.lock().removed = Some((at.clone(), offset));
+    }
+
+    /// The next records of this partition cannot be read.
+    pub(crate) fn damage(&self, at: &TopicPartition) {
+        self.script.lock().damaged.push(at.clone());
+    }
+
+    /// Polls hand out nothing of this partition any more.
+    pub(crate) fn withhold(&self, at: &TopicPartition) {
+        self.script.lock().withheld = Some(at.clone());
+    }
+
+    /// Commits with more bytes to be written are refused.
+    pub(crate) fn set_max_commit(&self, bytes: usize) {
+        self.script.lock().max_commit = Some(bytes);
+    }
+
+    /// Whether commits with records find no room.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.script.lock().is_full = is_full;
+    }
+
+    /// How often partitions were assigned to somebody.
+    pub(crate) fn assigned(&self) -> usize {
+        self.script.lock().assigned
     }
 
     /// How many commits failed.
@@ -113,9 +148,38 @@ impl ScriptedSession {
         })
     }
 
+    /// Whether these records are not to be seen; an error if that is to be told.
+    fn hides(&self, event: &SessionEvent) -> Result<bool, LogError> {
+        let mut script = self.script.lock();
+        if let SessionEvent::Assigned(assignments) = event {
+            script.assigned += assignments.len();
+        }
+        let SessionEvent::Records { batch, .. } = event else {
+            return Ok(false);
+        };
+        if let Some(index) = script.damaged.iter().position(|at| *at == batch.at) {
+            let at = script.damaged.remove(index);
+            script.withheld = Some(at.clone());
+            let from = batch.records[0].offset;
+            let to = batch.next;
+            return Err(LogError::Damaged { at, from, to });
+        }
+        Ok(script.withheld.as_ref() == Some(&batch.at))
+    }
+
     /// The fault of a commit, if it has one.
     fn fault(&self, commit: &Commit) -> Result<Option<CommitFault>, LogError> {
         let mut script = self.script.lock();
+        let size: usize = commit.appends.iter().map(|a| a.record.size()).sum();
+        if let Some(limit) = script.max_commit.filter(|limit| size > *limit) {
+            script.failed += 1;
+            let (size, limit) = (size as u64, limit as u64);
+            return Err(LogError::CommitTooLarge { size, limit });
+        }
+        if script.is_full && !commit.appends.is_empty() {
+            script.failed += 1;
+            return Err(LogError::Full { used: 1, limit: 1 });
+        }
         let missing = script.missing.clone();
         if let Some(topic) = missing
             && commit.appends.iter().any(|append| append.topic == topic)
@@ -144,6 +208,9 @@ impl Session for ScriptedSession {
         Box::pin(async move {
             loop {
                 let event = self.beneath.poll().await?;
+                if self.hides(&event)? {
+                    continue;
+                }
                 let Some(asked) = self.removed_in(&event) else {
                     return Ok(event);
                 };

@@ -2,8 +2,9 @@
 //! refuses, loses answers and crashes; so does the store. Clocks jump, operators pause, and handlers fail, panic and hang.
 //!
 //! Safety is checked after each step: whatever lies before a committed offset was handled, or lies in a tier, in the
-//! store or in the dead letters. Where keys are ordered, no record is handled before those in front of it are. At the end the faults stop, and everything drains: each event was handled, or is one
-//! dead letter, and the books say the same.
+//! store or in the dead letters. Its books balance. The records of a lane are first called in their order. Under STRICT
+//! each is done before the next one, and ordered keys keep their order in the store as well. At the end the faults stop,
+//! and everything drains: each event was handled, or is one dead letter, and the books say the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use tidegate_connector::parked::{ParkedModel, ParkedRates, ParkedStore};
 use tidegate_connector::{
     AckMode, Binding, BindingOptions, BoundHandler, ConcurrencyMode, Connector, HandlerAnswer,
-    ListenerType, OrderingMode, TierOptions,
+    ListenerType, OrderingMode, StrictExhausted, TierOptions,
 };
 use tidegate_core::books::Books;
 use tidegate_core::env::{Entropy, Env, Stream};
@@ -25,14 +26,26 @@ use tidegate_log::{
 };
 use tidegate_sim::{LogRates, Node, Sim, SimLog, is_long, seeds};
 
+use crate::scripted_log::ScriptedLog;
+
 const PARTITIONS: i32 = 3;
 const SECOND: Duration = Duration::from_secs(1);
+
+/// A call of the handler.
+struct WitnessedCall {
+    partition: Partition,
+    key: String,
+    n: u128,
+    tier: TierIndex,
+    is_handled: bool,
+}
 
 /// The history, kept outside of the nodes.
 struct Witness {
     handled: Mutex<BTreeSet<u128>>,
-    /// Every call, in order: the partition, the key, the event and whether it was handled.
-    calls: Mutex<Vec<(Partition, String, u128, bool)>>,
+    /// Every call, in order.
+    calls: Mutex<Vec<WitnessedCall>>,
+    options: BindingOptions,
     is_calm: AtomicBool,
     random: Mutex<Stream>,
     fenced: AtomicU64,
@@ -67,16 +80,27 @@ fn handler(witness: Arc<Witness>, env: &Env) -> BoundHandler {
         let (witness, clock) = (Arc::clone(&witness), Arc::clone(&clock));
         async move {
             let n = number(record.event_id());
-            let key = String::from_utf8_lossy(record.key().unwrap()).into_owned();
             let call = {
                 let mut calls = witness.calls.lock();
-                calls.push((record.partition(), key, n, false));
+                calls.push(WitnessedCall {
+                    partition: record.partition(),
+                    key: String::from_utf8_lossy(record.key().unwrap()).into_owned(),
+                    n,
+                    tier: record.tier(),
+                    is_handled: false,
+                });
                 calls.len() - 1
             };
+            if witness.options.transactional {
+                let output = Record::new(n.to_string()).event_id(record.event_id());
+                let output = Append::new(Topic::new("out").unwrap(), output);
+                record.send(output.partition(record.partition().0));
+            }
             if n.is_multiple_of(17) {
                 return fails(FailureClass::Permanent, "business.rule");
             }
-            if n.is_multiple_of(13) {
+            // Under STRICT it would wait for ever.
+            if n.is_multiple_of(13) && witness.options.ordering != OrderingMode::Strict {
                 return fails(FailureClass::Transient, "timeout.read");
             }
             if !witness.is_calm.load(Ordering::Relaxed) {
@@ -94,7 +118,7 @@ fn handler(witness: Arc<Witness>, env: &Env) -> BoundHandler {
                 }
             }
             witness.handled.lock().insert(n);
-            witness.calls.lock()[call].3 = true;
+            witness.calls.lock()[call].is_handled = true;
             Ok(())
         }
     })
@@ -132,6 +156,11 @@ fn options(draw: &mut dyn Entropy) -> BindingOptions {
     for tier in &mut options.retry.tiers {
         tier.max_attempts = 2;
     }
+    if draw.below(5) == 0 {
+        options = options.strict(StrictExhausted::Pause);
+        options.concurrency_mode = ConcurrencyMode::Partition;
+    }
+    options.transactional = options.ordering != OrderingMode::KeyOrdered && draw.below(3) == 0;
     options
 }
 
@@ -142,7 +171,7 @@ struct Slot(Arc<Mutex<Option<Connector>>>);
 fn start_worker(
     node: &Node,
     slot: &Slot,
-    log: &SimLog,
+    log: &ScriptedLog,
     store: &ParkedModel,
     options: &BindingOptions,
     witness: &Arc<Witness>,
@@ -287,21 +316,14 @@ fn check_order(witness: &Witness) {
     let mut first: BTreeMap<u128, usize> = BTreeMap::new();
     let mut done: BTreeMap<u128, usize> = BTreeMap::new();
     let mut last: BTreeMap<u128, usize> = BTreeMap::new();
-    for (index, (_, _, n, is_handled)) in calls.iter().enumerate() {
-        first.entry(*n).or_insert(index);
-        last.insert(*n, index);
-        if *is_handled {
-            done.entry(*n).or_insert(index);
+    for (index, call) in calls.iter().enumerate() {
+        first.entry(call.n).or_insert(index);
+        last.insert(call.n, index);
+        if call.is_handled {
+            done.entry(call.n).or_insert(index);
         }
     }
-    let mut lanes: BTreeMap<(Partition, String), BTreeSet<u128>> = BTreeMap::new();
-    for (partition, key, n, _) in calls.iter() {
-        lanes
-            .entry((*partition, key.clone()))
-            .or_default()
-            .insert(*n);
-    }
-    for (lane, numbers) in lanes {
+    for (lane, numbers) in lanes(&calls, ConcurrencyMode::Key) {
         for (before, after) in numbers.iter().zip(numbers.iter().skip(1)) {
             let begun = first[after];
             let is_in_order = match done.get(before) {
@@ -316,6 +338,93 @@ fn check_order(witness: &Witness) {
     }
 }
 
+/// The events of each lane that were called in their own topic.
+fn lanes(
+    calls: &[WitnessedCall],
+    mode: ConcurrencyMode,
+) -> BTreeMap<(Partition, String), BTreeSet<u128>> {
+    let mut lanes: BTreeMap<(Partition, String), BTreeSet<u128>> = BTreeMap::new();
+    for call in calls.iter() {
+        let key = match mode {
+            ConcurrencyMode::Partition => String::new(),
+            ConcurrencyMode::Key => call.key.clone(),
+            ConcurrencyMode::Unordered => return BTreeMap::new(),
+        };
+        lanes
+            .entry((call.partition, key))
+            .or_default()
+            .insert(call.n);
+    }
+    lanes
+}
+
+/// The records of a lane are first called in their order. Under STRICT each is done before the next one.
+fn check_main_path(witness: &Witness) {
+    let calls = witness.calls.lock();
+    let is_strict = witness.options.ordering == OrderingMode::Strict;
+    let (mut first, mut done) = (BTreeMap::new(), BTreeMap::new());
+    for (index, call) in calls.iter().enumerate() {
+        if call.tier.0 == 0 {
+            first.entry(call.n).or_insert(index);
+        }
+        if call.is_handled {
+            done.entry(call.n).or_insert(index);
+        }
+    }
+    let mode = match witness.options.ordering {
+        // Other keys pass those that wait in the store.
+        OrderingMode::KeyOrdered => ConcurrencyMode::Key,
+        OrderingMode::RelaxedInRetry | OrderingMode::Strict => witness.options.concurrency_mode,
+    };
+    for (lane, numbers) in lanes(&calls, mode) {
+        // A letter is never done.
+        let own = |n: &&u128| first.contains_key(n) && !(is_strict && n.is_multiple_of(17));
+        let numbers: Vec<&u128> = numbers.iter().filter(own).collect();
+        for pair in numbers.windows(2) {
+            let before = match is_strict {
+                true => done.get(pair[0]),
+                false => first.get(pair[0]),
+            };
+            assert!(
+                before.is_some_and(|before| *before < first[pair[1]]),
+                "{lane:?}: {} was called before {}",
+                pair[1],
+                pair[0]
+            );
+        }
+    }
+}
+
+/// The books of a binding, of the store and of all its groups.
+fn books(log: &SimLog, parked: &Books, options: &BindingOptions) -> Books {
+    let mut books = parked.clone();
+    books.merge(&log.books(&options.group, &options.topic));
+    let tiers = match options.ordering {
+        OrderingMode::KeyOrdered => 0,
+        OrderingMode::RelaxedInRetry | OrderingMode::Strict => options.retry.tiers.len(),
+    };
+    for n in 1..=tiers {
+        let tier = TierIndex(u32::try_from(n).unwrap());
+        let (group, topic) = (
+            options.tier_group(tier).unwrap(),
+            options.tier_topic(tier).unwrap(),
+        );
+        books.merge(&log.books(&group, &topic));
+    }
+    books
+}
+
+/// What left the topic is in exactly one place, after each step.
+fn check_identity(books: &Books, sent: u64) {
+    let account = books.account();
+    assert!(account.is_balanced(), "{account:?}");
+    let places = [account.retrying, account.parked, account.dead_lettered];
+    assert!(places.iter().all(|count| *count >= 0), "{account:?}");
+    assert!(account.delivered >= 0, "{account:?}");
+    let sent = i64::try_from(sent).unwrap();
+    assert!((-sent..=0).contains(&account.queued), "{account:?}");
+}
+
 pub(crate) fn play(seed: u64) -> u64 {
     let mut sim = Sim::new(seed);
     let mut script = sim.entropy("script");
@@ -327,22 +436,27 @@ pub(crate) fn play(seed: u64) -> u64 {
     let witness = Arc::new(Witness {
         handled: Mutex::default(),
         calls: Mutex::default(),
+        options: options.clone(),
         is_calm: AtomicBool::new(false),
         random: Mutex::new(sim.entropy("handlers")),
         fenced: AtomicU64::new(0),
     });
     let (made, topic) = (log.clone(), options.topic.clone());
     sim.block_on(&broker, async move {
-        made.create_topic(&topic, TopicConfig::new(3))
-            .await
-            .unwrap();
+        for topic in [topic, Topic::new("out").unwrap()] {
+            made.create_topic(&topic, TopicConfig::new(3))
+                .await
+                .unwrap();
+        }
     });
+    let beneath: Arc<dyn Log> = Arc::new(log.clone());
+    let faulty = ScriptedLog::new(&beneath);
     let count = 1 + usize::try_from(draw.below(3)).unwrap();
     let workers: Vec<(Node, Slot)> = (0..count)
         .map(|n| (sim.node(&format!("worker-{n}")), Slot::default()))
         .collect();
     for (node, slot) in &workers {
-        start_worker(node, slot, &log, &store, &options, &witness);
+        start_worker(node, slot, &faulty, &store, &options, &witness);
     }
     log.set_rates(LogRates {
         refuse: draw.below(40),
@@ -359,7 +473,7 @@ pub(crate) fn play(seed: u64) -> u64 {
     let mut sent = 0;
     for _ in 0..25 {
         let (node, slot) = &workers[usize::try_from(draw.below(workers.len() as u64)).unwrap()];
-        match draw.below(16) {
+        match draw.below(19) {
             0..5 => {
                 let batch = 1 + draw.below(15);
                 let appends = (sent..sent + batch).map(|n| {
@@ -383,8 +497,19 @@ pub(crate) fn play(seed: u64) -> u64 {
             6 | 7 => {
                 if !node.is_up() {
                     sim.restart(node);
-                    start_worker(node, slot, &log, &store, &options, &witness);
+                    start_worker(node, slot, &faulty, &store, &options, &witness);
                 }
+            }
+            16 => faulty.set_full(true),
+            17 => {
+                faulty.set_missing(Some(match options.retry.tiers.is_empty() {
+                    true => options.dlt_topic().unwrap(),
+                    false => options.tier_topic(TierIndex(1)).unwrap(),
+                }));
+            }
+            18 => {
+                faulty.set_full(false);
+                faulty.set_missing(None);
             }
             8 => log.rebalance(&options.group),
             9 => {
@@ -409,8 +534,14 @@ pub(crate) fn play(seed: u64) -> u64 {
             census(log.clone(), store.clone(), options.clone(), sent),
         );
         check(&found, &witness);
+        check_main_path(&witness);
+        let own = store.clone();
+        let parked = sim.block_on(&broker, async move { own.count("g@orders").await.unwrap() });
+        check_identity(&books(&log, &parked.books, &options), sent);
     }
     // The storm is over.
+    faulty.set_full(false);
+    faulty.set_missing(None);
     witness.is_calm.store(true, Ordering::Relaxed);
     log.set_rates(LogRates::default());
     store.set_rates(ParkedRates::default());
@@ -418,11 +549,12 @@ pub(crate) fn play(seed: u64) -> u64 {
         node.set_clock_offset_ms(0);
         if !node.is_up() {
             sim.restart(node);
-            start_worker(node, slot, &log, &store, &options, &witness);
+            start_worker(node, slot, &faulty, &store, &options, &witness);
         }
         operate(slot, node, false);
     }
-    let mut left = 400;
+    // Without tiers a record may be kept until the breaker gives it up.
+    let mut left = 1_500;
     let found = loop {
         sim.run_for(Duration::from_secs(2));
         let found = sim.block_on(
@@ -453,29 +585,29 @@ pub(crate) fn play(seed: u64) -> u64 {
         "{:?}",
         found.letters
     );
-    let mut books = Books::default();
-    books.merge(&log.books(&options.group, &options.topic));
-    let tiers = match options.ordering {
-        OrderingMode::KeyOrdered => 0,
-        OrderingMode::RelaxedInRetry | OrderingMode::Strict => options.retry.tiers.len(),
-    };
-    for n in 1..=tiers {
-        let tier = TierIndex(u32::try_from(n).unwrap());
-        let (group, topic) = (
-            options.tier_group(tier).unwrap(),
-            options.tier_topic(tier).unwrap(),
-        );
-        books.merge(&log.books(&group, &topic));
-    }
     let own = store.clone();
     let parked = sim.block_on(&broker, async move { own.count("g@orders").await.unwrap() });
-    books.merge(&parked.books);
-    let account = books.account();
+    let account = books(&log, &parked.books, &options).account();
     let letters = i64::try_from(found.letters.len()).unwrap();
     let sent = i64::try_from(sent).unwrap();
     assert_eq!((account.retrying, account.parked), (0, 0), "{account:?}");
     if options.ordering == OrderingMode::KeyOrdered {
         check_order(&witness);
+    }
+    check_main_path(&witness);
+    if options.transactional {
+        // Each event that was handled has one output, and no letter has any.
+        let out = Topic::new("out").unwrap();
+        let written = sim.block_on(&broker, async move { read_all(&log, &out).await });
+        let mut counts: BTreeMap<u128, u64> = BTreeMap::new();
+        for (at, stored) in written {
+            *counts
+                .entry(number(stored.event_id("sim", &at)))
+                .or_default() += 1;
+        }
+        let expect = all.iter().filter(|n| !found.letters.contains_key(*n));
+        let expect: BTreeMap<u128, u64> = expect.map(|n| (*n, 1)).collect();
+        assert_eq!(counts, expect);
     }
     assert_eq!(
         (account.dead_lettered, account.delivered),
