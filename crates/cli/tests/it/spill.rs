@@ -139,7 +139,13 @@ fn ls_shows_what_waits() {
     let length = std::fs::metadata(dir.path().join(ACTIVE)).unwrap().len();
     assert_eq!(file["bytes"], length);
     assert_eq!((&file["lines"], &file["replayed"]), (&40.into(), &0.into()));
-    let time = |name: &str| file[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let time = |name: &str| {
+        file[name]
+            .as_str()
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+    };
     assert!(time("oldest") <= time("newest"));
     let path = dir.path().display().to_string();
     let ran = run_in(Path::new("/"), &["spill", "ls", &path]);

@@ -111,8 +111,12 @@ fn check(bytes: &[u8]) -> Option<bool> {
     let start = bytes.len().checked_sub(CRC_TAIL)?;
     let (body, tail) = bytes.split_at(start);
     let hex = tail.strip_prefix(CRC_MARK)?.strip_suffix(b"\"}")?;
-    let crc = u32::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?;
-    Some(crc == crc32c::crc32c(body))
+    if !hex.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    // Compared as text: a flipped bit makes a capital letter of a small one, and no other number.
+    let crc = write::hex::<4, 8>(crc32c::crc32c(body).to_be_bytes());
+    Some(hex == crc)
 }
 
 /// Reads the properties at the end of a line whose checksum agrees, without parsing the rest. Each is
@@ -211,6 +215,19 @@ mod tests {
         // Without a number it is a line of others.
         let foreign = format!("{{\"details\":\"BK-99\",\"_id\":\"{id}\"}}");
         assert_eq!(read(foreign.as_bytes(), 0).unwrap().id, id);
+    }
+
+    #[test]
+    fn a_checksum_in_capital_letters_is_damaged() {
+        let letters = (1..).find_map(|seq| {
+            let bytes = line("BK-42", EventId::from_u128(7 << 76 | 2 << 62), seq, None);
+            let at = bytes.len() - 4;
+            bytes[at].is_ascii_lowercase().then_some((bytes, at))
+        });
+        let (mut bytes, at) = letters.unwrap();
+        assert!(read(bytes.trim_ascii_end(), 0).is_some());
+        bytes[at] ^= 0x20;
+        assert_eq!(read(bytes.trim_ascii_end(), 0), None);
     }
 
     #[test]
