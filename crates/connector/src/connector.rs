@@ -211,8 +211,8 @@ impl Connector {
         binding.dead_letter(at, offset).await
     }
 
-    /// Gives up on a record that is held, in the topic of the binding or in that of a tier, where it waits or paused
-    /// the binding.
+    /// Gives up on a record that is held, in the topic of the binding or in that of a tier. It waits there, or it
+    /// paused the binding.
     ///
     /// # Errors
     /// The binding does not hold that record now.

@@ -8,7 +8,7 @@ use crate::value::ValueEntry;
 /// The longest name of a topic or a group.
 const NAME_LIMIT: usize = 249;
 
-/// What the binding's group is called where it hands dead letters to their handler.
+/// The binding's group has this name where it hands dead letters to their handler.
 const DLT_GROUP: &str = "DLT";
 
 pub(super) fn check(binding: &View<'_>, findings: &mut Findings<'_>) {

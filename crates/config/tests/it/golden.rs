@@ -46,16 +46,17 @@ fn the_reference_uncommented_is_a_file_too() {
     let lines = DEFAULTS
         .lines()
         .skip_while(|line| line.starts_with('#'))
-        .map(|line| {
+        .enumerate()
+        .map(|(number, line)| {
             // Only what is commented out as a block begins its lines with the mark.
             let block = |line: &&str| line.starts_with(['#', ' ']) || line.ends_with(':');
             let line = line.strip_prefix("# ").filter(block).unwrap_or(line);
             let named = line.replace("<name>: …", "x: 1").replace("<name>", "one");
             match named.trim_end() {
                 line if line.ends_with(" url:") => format!("{line} http://localhost/"),
-                line if line.ends_with(" topic:") || line.ends_with("-id:") => {
-                    format!("{line} one")
-                }
+                // The topics of a binding are topics of their own.
+                line if line.ends_with(" topic:") => format!("{line} one-{number}"),
+                line if line.ends_with("-id:") => format!("{line} one"),
                 line if line.ends_with(" name:") || line.ends_with(" cel:") => {
                     format!("{line} one")
                 }

@@ -1,4 +1,4 @@
-//! What people see of a binding in virtual time: gauges, alarms, dead letters that are told, records that are counted.
+//! Signs of a binding in virtual time: gauges, alarms, dead letters that are told, records that are counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -155,7 +155,7 @@ fn c43_an_outage_without_tiers_leaves_the_dead_letters_empty() {
             }
             let view = connector.list().remove(0);
             assert_ne!(view.circuit, "CLOSED");
-            assert!(script.len() > 250, "it was probed: {}", script.len());
+            assert!(script.len() >= 200, "it was probed: {}", script.len());
             is_down.store(false, Ordering::Relaxed);
             scene.until_committed(&options.group, &topic, 60).await;
             connector.stop("orders").await.unwrap();
