@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidegate_core::{Code, FailureClass};
 use tidegate_flow::expression::EvaluationFailure;
@@ -82,26 +81,21 @@ fn down(class: FailureClass) -> EvaluationFailure {
     }
 }
 
-/// Customers that are gold, away, back after a while, or refused.
+/// Customers that are gold, standard, away or refused. None fails for a while: the runtime tries again at once, and the
+/// model waits.
 fn customers() -> (ModelScript, ChainOptions) {
     let gold = JsonRecord::of_text(r#"{"tier":"gold"}"#).unwrap();
     let standard = JsonRecord::of_text(r#"{"tier":"standard"}"#).unwrap();
-    let fails = |class, times| {
-        Some(ScriptedFailure {
-            code: Code::from_static("timeout.connect"),
-            class,
-            times,
-        })
-    };
+    let fails = Some(ScriptedFailure {
+        code: Code::from_static("timeout.connect"),
+        class: FailureClass::Permanent,
+        times: None,
+    });
     let answers = [
         ("c1", Some(gold.clone()), None),
-        ("c2", None, fails(FailureClass::Transient, None)),
-        (
-            "c3",
-            Some(standard.clone()),
-            fails(FailureClass::Transient, Some(2)),
-        ),
-        ("c4", None, fails(FailureClass::Permanent, None)),
+        ("c2", None, fails.clone()),
+        ("c3", Some(standard.clone()), None),
+        ("c4", None, fails),
     ];
     let answers =
         answers.map(|(key, value, failure)| (key.to_owned(), ScriptedAnswer { value, failure }));
@@ -109,15 +103,10 @@ fn customers() -> (ModelScript, ChainOptions) {
         lookups: BTreeMap::from([("customers".to_owned(), BTreeMap::from(answers))]),
         ..ModelScript::default()
     };
-    let tries = AtomicU32::new(0);
     let functions = RegisteredFunctions::default().lookup("customers", move |key| match key {
         "c1" => Ok(Some(gold.clone())),
-        "c2" => Err(Box::new(down(FailureClass::Transient))),
-        "c3" if tries.fetch_add(1, Ordering::Relaxed) < 2 => {
-            Err(Box::new(down(FailureClass::Transient)))
-        }
+        "c2" | "c4" => Err(Box::new(down(FailureClass::Permanent))),
         "c3" => Ok(Some(standard.clone())),
-        "c4" => Err(Box::new(down(FailureClass::Permanent))),
         _ => Ok(None),
     });
     let options = ChainOptions {
