@@ -81,7 +81,7 @@ pub enum MachineInput {
     NotCommitted(LogError),
     /// Time passed.
     Tick,
-    /// It shall finish what it has, and end.
+    /// It shall take nothing new, finish what waits in its tasks, and end.
     Drain,
 }
 
@@ -220,7 +220,7 @@ impl Machine {
     #[must_use]
     pub fn is_hungry(&self) -> bool {
         let queued: usize = self.tasks.values().map(|task| task.queue.len()).sum();
-        queued < MAX_QUEUED && !self.is_ended
+        queued < MAX_QUEUED && !self.is_ended && !self.is_draining
     }
 
     /// When it has something to do though nothing happens.
@@ -235,6 +235,10 @@ impl Machine {
         if self.wait_until_ms > now_ms {
             soonest(self.wait_until_ms);
             return at;
+        }
+        if self.is_draining {
+            // The commit on its way is all that it waits for.
+            return self.in_flight.is_none().then_some(now_ms);
         }
         if let (Some(opened), None) = (self.opened_ms, &self.in_flight) {
             soonest(opened.saturating_add(self.interval_ms()));
@@ -363,7 +367,8 @@ impl Machine {
             // The task reads them again once its state is there.
             return;
         };
-        if task.inputs[input].fence != fence || self.revoking.contains(&batch.at) {
+        let is_ours = task.inputs[input].fence == fence && !self.revoking.contains(&batch.at);
+        if !is_ours || self.is_draining {
             return;
         }
         let last = batch.records.len().saturating_sub(1);
@@ -544,8 +549,11 @@ impl Machine {
                     break;
                 };
                 let (bytes, outputs) = (task.open_bytes(), task.out.outputs.len());
-                task.fire(now_ms, epoch_start)?;
-                let mut goes_on = task.has_due;
+                // Timers can set timers for ever; those of a draining stage fire in its next run.
+                if !self.is_draining {
+                    task.fire(now_ms, epoch_start)?;
+                }
+                let mut goes_on = task.has_due && !self.is_draining;
                 if !goes_on {
                     goes_on = task.handle(now_ms, epoch_start, &self.options.cluster)?;
                 }

@@ -444,7 +444,10 @@ impl TaskChain {
             }
         }
         self.progress.clock = Some(now);
-        self.save(state);
+        // Time that passes changes nothing by itself: an idle task has nothing to commit.
+        if left < limit {
+            self.save(state);
+        }
         Ok(false)
     }
 
@@ -763,7 +766,6 @@ impl TaskOperators for TaskChain {
     ) -> Result<bool, Failure> {
         let has_more = self.fire_until(state, (time, None), limit, out)?;
         self.tidy(state, time.now_ms)?;
-        self.save(state);
         Ok(has_more)
     }
 
@@ -780,13 +782,9 @@ impl TaskOperators for TaskChain {
         }
         // Only an input that falls silent moves the watermark by itself.
         let now = self.progress.clock?;
-        let silent = self.progress.inputs.iter().map(|input| {
-            let at = input.last_seen.saturating_add(input.idle_timeout);
-            at.max(now.saturating_add(1))
-        });
-        let active = self.progress.inputs.iter();
-        let mut active = active.filter(|input| now - input.last_seen < input.idle_timeout);
-        active.next().and_then(|_| silent.min())
+        let inputs = self.progress.inputs.iter();
+        let silent_at = inputs.map(|input| input.last_seen.saturating_add(input.idle_timeout));
+        silent_at.filter(|at| *at > now).min()
     }
 
     fn reload(&mut self, state: &dyn TaskState, time: TaskTime) {

@@ -6,6 +6,7 @@
 )]
 
 mod deaths;
+mod idle;
 mod operators;
 mod real;
 mod simulation;

@@ -27,8 +27,11 @@ use crate::port::Join;
 use super::member::GroupMember;
 use super::transaction_step::{self, Next, StepAnswer, TransactionStep};
 
-/// How long one wait for deliveries lasts: the floor of a transaction.
-const DRAIN: Duration = Duration::from_millis(1);
+/// The pause between two looks for deliveries: the floor of a transaction. The client itself waits in whole
+/// milliseconds, and burns a processor for what is less.
+const PAUSE: Duration = Duration::from_micros(200);
+/// How short one try of a call may be.
+const SHORTEST_TRY: Duration = Duration::from_millis(1);
 /// How long one try of a call may take before it is asked again.
 const TRY: Duration = Duration::from_secs(5);
 
@@ -41,6 +44,15 @@ pub(super) enum TransactionFailure {
     Undone(LogError),
     /// The outcome is unknown.
     Unknown(String),
+}
+
+/// Takes the deliveries that are there, and pauses where there were none.
+fn serve(producer: &BaseProducer<Deliveries>) {
+    let waiting = producer.in_flight_count();
+    producer.poll(Duration::ZERO);
+    if producer.in_flight_count() == waiting {
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// The producer of a session, which two threads share: that of its commits, and the one that looks up where
@@ -228,13 +240,13 @@ impl TransactionalProducer {
                         back.withdraw(RDKafkaErrorCode::QueueFull);
                         return Err(late());
                     }
-                    producer.poll(DRAIN);
+                    serve(producer);
                     ticket = Some(back);
                 }
             }
         }
         while waiting.left() > 0 {
-            producer.poll(DRAIN);
+            serve(producer);
             if let Some(failed) = waiting.failed() {
                 return Err(KafkaError::MessageProduction(failed.code));
             }
@@ -262,7 +274,7 @@ impl TransactionalProducer {
             // Purged records wait in the client's queue, and an abort waits for them.
             producer.poll(Duration::ZERO);
             let left = until.saturating_sub(self.clock.elapsed());
-            let error = match call(producer, left.clamp(DRAIN, TRY)) {
+            let error = match call(producer, left.clamp(SHORTEST_TRY, TRY)) {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -272,7 +284,7 @@ impl TransactionalProducer {
                 return Err(self.after(step, &error, is_late));
             }
             if let Some((_, producer)) = &self.producer {
-                producer.poll(DRAIN);
+                serve(producer);
             }
         }
     }
