@@ -498,10 +498,12 @@ impl BindingOptions {
     }
 
     /// How long a record that has no next step is kept while the breaker is finding out: ten times as long as the
-    /// ladder takes. Without tiers it is as long as 180 probes take, three hours by default. A record that fails
+    /// ladder takes. Where no ladder is climbed, it is as long as 180 probes take, three hours by default. A record that fails
     /// alone would otherwise keep the breaker from closing for ever.
     pub(crate) fn patience(&self) -> Duration {
-        let tiers = self.retry.tiers.iter();
+        let is_climbed = self.listener_type == ListenerType::Single
+            || self.batch_failure != BatchFailureStrategy::DlqAndContinue;
+        let tiers = self.retry.tiers.iter().filter(|_| is_climbed);
         let ladder: Duration = tiers
             .map(|tier| tier.delay.saturating_mul(tier.max_attempts))
             .sum();

@@ -115,17 +115,15 @@ impl OffsetTracker {
         above.map(|(from, to)| ((*from).max(next), *to)).collect()
     }
 
-    /// The log holds this offset now.
+    /// The log holds this offset now. Ranges begin there at the earliest, so that none of them overlap.
     pub(crate) fn committed(&mut self, next: i64) {
         self.committed = self.committed.max(next);
-        let passed: Vec<i64> = self
-            .settled
-            .range(..self.committed)
-            .filter(|(_, to)| **to <= self.committed)
-            .map(|(from, _)| *from)
-            .collect();
-        for from in passed {
-            self.settled.remove(&from);
+        let above = self.settled.split_off(&self.committed);
+        let below = std::mem::replace(&mut self.settled, above);
+        if let Some((_, to)) = below.last_key_value()
+            && *to > self.committed
+        {
+            self.settled.insert(self.committed, *to);
         }
     }
 
@@ -224,6 +222,20 @@ mod tests {
     }
 
     #[test]
+    fn a_hand_off_that_waits_stays_open_when_records_before_it_are_committed() {
+        let mut tracker = handed_out(0..7);
+        for offset in 0..5 {
+            tracker.settle(offset);
+        }
+        tracker.committed(1);
+        tracker.settle(5);
+        tracker.reopen(1);
+        tracker.reopen(3);
+        assert_eq!(tracker.next(), 1);
+        assert_eq!(tracker.ahead(), Ranges::from([(2, 3), (4, 6)]));
+    }
+
+    #[test]
     fn records_that_were_given_back_are_handed_out_again() {
         let mut tracker = handed_out(0..6);
         tracker.settle(0);
@@ -261,6 +273,7 @@ mod tests {
         GiveBack(u64),
         ReadAgain,
         Commit,
+        CommitWithout(u64),
         Restart,
     }
 
@@ -272,6 +285,7 @@ mod tests {
             1 => any::<u64>().prop_map(Step::GiveBack),
             1 => Just(Step::ReadAgain),
             2 => Just(Step::Commit),
+            2 => any::<u64>().prop_map(Step::CommitWithout),
             1 => Just(Step::Restart),
         ]
     }
@@ -335,6 +349,21 @@ mod tests {
                     }
                     Step::Commit => {
                         durable = (tracker.next(), tracker.ahead());
+                        tracker.committed(durable.0);
+                    }
+                    // Some hand-offs cannot be done yet: the others are committed without them.
+                    Step::CommitWithout(mask) => {
+                        let (next, marks) = durable.clone();
+                        let is_new = |offset: &i64| {
+                            *offset >= next && !marks.iter().any(|(a, b)| a <= offset && offset < b)
+                        };
+                        let mut without = tracker.clone();
+                        for (n, offset) in settled.iter().copied().filter(is_new).enumerate() {
+                            if mask >> (n % 64) & 1 == 1 {
+                                without.reopen(offset);
+                            }
+                        }
+                        durable = (without.next(), without.ahead());
                         tracker.committed(durable.0);
                     }
                     Step::Restart => {

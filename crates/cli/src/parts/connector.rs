@@ -282,7 +282,7 @@ fn tell(config: &Config, path: &str, binding: Binding) -> Result<Binding, ErrorR
         tracing::error!(
             event = %letter.event_id, topic = %letter.origin.topic, partition = %letter.origin.partition,
             offset = %letter.origin.offset, reason = letter.reason.as_str(), attempts = letter.attempts,
-            code = %letter.failure.code, message = letter.failure.message, "dead letter"
+            code = %letter.failure.code, failure = letter.failure.message, "dead letter"
         );
         Ok(())
     }))

@@ -41,7 +41,7 @@ fn a_stage_without_work_commits_nothing() {
                     }
                     env.clock.sleep(Duration::from_millis(200)).await;
                 }
-                // What the last records set in motion is done after this.
+                // Timers of the last records have fired after this.
                 env.clock.sleep(Duration::from_secs(60)).await;
                 let epochs = watched.status().epochs;
                 env.clock.sleep(Duration::from_secs(1_800)).await;

@@ -248,7 +248,7 @@ fn a_rejected_event_that_is_damaged_is_missing() {
         .set_aside(&[rejection], 1_767_225_600_000)
         .unwrap();
     let (from, to) = (Some(Place::Spilled), Some(Place::DeadLettered));
-    for posting in postings([id(0)].into_iter(), from, to) {
+    for posting in postings([id(0)], from, to) {
         directory.books.post(&posting);
     }
     directory.spool.mark_replayed(&batch, 1);
