@@ -97,7 +97,7 @@ impl LaneKey {
         }
     }
 
-    fn of(mode: ConcurrencyMode, record: &ConsumedRecord) -> Self {
+    pub(crate) fn of(mode: ConcurrencyMode, record: &ConsumedRecord) -> Self {
         match (mode, record.key()) {
             (ConcurrencyMode::Partition, _) => Self::Partition,
             (ConcurrencyMode::Key, Some(key)) => Self::Key(key.clone()),
@@ -160,6 +160,8 @@ pub(crate) struct PartitionWork {
     pub(crate) tracker: OffsetTracker,
     pub(crate) lanes: BTreeMap<LaneKey, WorkLane>,
     pub(crate) pending: BTreeMap<i64, SettledRecord>,
+    /// Lanes whose keys are ordered and whose last record is a dead letter, until the log has it.
+    pub(crate) letters: BTreeMap<i64, LaneKey>,
     /// Tells runs to stop after their record.
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) running: usize,
@@ -201,6 +203,7 @@ impl PartitionWork {
             tracker: OffsetTracker::new(position, marks),
             lanes: BTreeMap::new(),
             pending: BTreeMap::new(),
+            letters: BTreeMap::new(),
             stop: Arc::new(AtomicBool::new(false)),
             running: 0,
             queued: 0,

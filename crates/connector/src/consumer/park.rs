@@ -130,8 +130,10 @@ impl PartitionWork {
             LaneKey::ParkedKey(key) => !park.is_leaving(key),
             LaneKey::ParkedRecord(_) => true,
             // A record that fails now would have no place.
+            // A dead letter that the log does not have yet is tried again after a crash.
             LaneKey::Partition | LaneKey::Key(_) | LaneKey::Record(_) => {
                 !park.is_full(options.key_ordered.max_parked, usize::MAX)
+                    && !self.letters.values().any(|lane| lane == key)
             }
         };
         is_free && park.flows(now)

@@ -79,6 +79,7 @@ impl Consumer {
         let settled = match partition.pending.remove(offset) {
             Some(settled) => {
                 partition.tracker.reopen(*offset);
+                partition.letters.remove(offset);
                 Some(settled)
             }
             None => partition

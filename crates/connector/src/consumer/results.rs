@@ -12,7 +12,7 @@ use super::refused::{HandOffTried, hand_offs};
 use super::{CommitTrouble, CommitUnderWay, Consumer, SessionEnd};
 use crate::attempt::{AttemptOutcome, RunReport};
 use crate::commit::{CommitPart, FailedCommit};
-use crate::lanes::{SettledRecord, Work};
+use crate::lanes::{LaneKey, SettledRecord, Work};
 use crate::options::{AckMode, HandOff, OrderingMode};
 use crate::parked::PartitionPark;
 use crate::planted_bugs::{PlantedBug, is};
@@ -99,9 +99,14 @@ impl Consumer {
         reason: Option<Reason>,
     ) {
         let from = self.place_of(&work);
+        let mode = self.binding.options.concurrency_mode;
         let Some(partition) = self.partitions.get_mut(at) else {
             return;
         };
+        if partition.is_ordered() && !work.is_parked && !appends.is_empty() {
+            let lane = LaneKey::of(mode, &work.record);
+            partition.letters.insert(work.offset(), lane);
+        }
         let (offset, is_parked) = (work.offset(), work.is_parked);
         let settled = SettledRecord {
             event_id: work.record.event_id(),
@@ -224,6 +229,9 @@ impl Consumer {
         if partition.tracker.position() != next || partition.tracker.open_count() == 0 {
             partition.standing_since = now;
         }
+        partition
+            .letters
+            .retain(|offset, _| !taken.contains_key(offset));
         partition.tracker.committed(next);
         partition.committed = Some((next, text));
         partition.committed_at = now;
