@@ -10,7 +10,7 @@ use crate::scene::on_model;
 use crate::simulation;
 
 /// Seeds that a bug may take; most are caught by the first.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 400;
 
 /// Whether this work fails with the bug, and only with it.
 fn catches(bug: PlantedBug, work: impl Fn()) -> bool {
