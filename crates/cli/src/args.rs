@@ -20,6 +20,9 @@ pub(crate) use queue::{
 };
 pub(crate) use stage::StageArgs;
 
+/// The heading of the options that every command has.
+const GLOBAL: &str = "Global options";
+
 /// A zero-loss event backbone: every accepted event is in exactly one place at all times, and can
 /// be shown to be.
 #[derive(Debug, Parser)]
@@ -30,20 +33,24 @@ pub(crate) use stage::StageArgs;
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Exit codes: 0 ok · 1 failed · 2 usage · 3 findings · 4 loss, or more \
-                        duplicates than the guarantee allows"
+    after_help = "Exit codes: 0 ok · 1 failed · 2 usage · 3 findings · 4 loss, or too many duplicates"
 )]
 pub(crate) struct Arguments {
-    /// How results are written to standard output
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    /// How results are written to standard output [default: table]
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table,
+          value_name = "table|json", help_heading = GLOBAL, hide_possible_values = true,
+          hide_default_value = true)]
     pub(crate) output: Output,
 
-    /// How log lines are written to standard error
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    /// How log lines are written to standard error [default: text]
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text,
+          value_name = "text|json", help_heading = GLOBAL, hide_possible_values = true,
+          hide_default_value = true)]
     pub(crate) log_format: LogFormat,
 
-    /// Which log lines are written, such as `info` or `tidegate_server=debug`
-    #[arg(long, global = true, env = "TIDEGATE_LOG", default_value = "info")]
+    /// Which log lines are written, such as `debug` [default: info]
+    #[arg(long, global = true, env = "TIDEGATE_LOG", default_value = "info", value_name = "FILTER",
+          help_heading = GLOBAL, hide_env = true, hide_default_value = true)]
     pub(crate) log: String,
 
     #[command(subcommand)]
@@ -54,7 +61,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Output {
     /// For people
     Table,
-    /// For programs: exactly one JSON document
+    /// For programs: one JSON document; one per line where results come one by one
     Json,
 }
 
@@ -68,12 +75,24 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CommandArgs {
-    /// Show what Tidegate does, with nothing installed: an outage or a crash, and nothing lost
+    /// Show an outage or a crash without a loss, with nothing installed
     #[cfg(feature = "demo")]
+    #[command(after_long_help = "Examples:\n  tidegate demo\n  tidegate demo log --seed 7")]
     Demo(DemoArgs),
     /// Start what is configured and run until SIGTERM or Ctrl-C
+    #[command(
+        after_long_help = "Example: tidegate run -c tidegate.yaml --set server.listen=127.0.0.1:9000"
+    )]
     Run(RunArgs),
+    /// Write a configuration file to begin with
+    #[command(after_long_help = "Example: tidegate init")]
+    Init {
+        /// The file, which must not be there
+        #[arg(default_value = "tidegate.yaml")]
+        file: PathBuf,
+    },
     /// Check a configuration file and report everything that is wrong with it
+    #[command(after_long_help = "Example: tidegate check tidegate.yaml -o json")]
     Check {
         /// The file to check; `-` is standard input
         #[arg(default_value = "tidegate.yaml")]
@@ -82,32 +101,58 @@ pub(crate) enum CommandArgs {
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
         rate: u64,
     },
+    /// Look at all that `run` needs on this machine, and say what to do
+    #[command(after_long_help = "Example: tidegate doctor -c tidegate.yaml")]
+    Doctor(ConfigFile),
     /// Check, format, explain or test flow files
     #[command(subcommand)]
     Flow(FlowArgs),
-    /// Explain a code of the flow language: its cause, an example, the repair
+    /// Explain an error code: what happened, what is safe, what to do
+    #[command(
+        after_long_help = "Examples:\n  tidegate explain log.missing\n  tidegate explain TG0301"
+    )]
     Explain {
-        /// The code, such as TG0301
+        /// The code, such as log.missing or TG0301
         code: String,
     },
     /// Show the configuration, or what may stand in it
     #[command(subcommand)]
     Config(ConfigArgs),
     /// Show where the events of a running process are
-    Ledger(LedgerArgs),
-    /// Recount the events on disk, in topics and in the queue, and compare them with the books
-    Audit(AuditArgs),
+    #[command(after_long_help = "Example: tidegate ledger --url http://127.0.0.1:8080")]
+    Ledger(LedgerCommand),
+    /// Recount all events where they are, and compare that with the books
+    #[command(
+        after_long_help = "Examples:\n  tidegate audit\n  tidegate audit --witness /backup/tidegate.witness\n  \
+                           tidegate audit --log-dir ./data/log --direct"
+    )]
+    Audit(AuditCommand),
     /// Say where an event is
+    #[command(
+        after_long_help = "Examples:\n  tidegate where 019a8f3e-5c00-7abc-8def-0123456789ab\n  tidegate where - \
+                           < ids.txt"
+    )]
     Where {
-        /// The id of the event
-        id: tidegate_core::EventId,
+        /// The id of the event; `-` reads ids from standard input, one per line
+        #[arg(value_parser = parse_where)]
+        id: WhereArg,
         #[command(flatten)]
         books: AuditArgs,
     },
     /// Add records to a topic: one per line of standard input, or one value
+    #[command(
+        after_long_help = "Examples:\n  tidegate send orders --value hello --key ada\n  tidegate send orders < \
+                           values.txt"
+    )]
     Send(SendArgs),
     /// Show the records of a topic, and those that come
+    #[command(
+        after_long_help = "Examples:\n  tidegate tail orders\n  tidegate tail orders --from -1h --until end -o json"
+    )]
     Tail(TailArgs),
+    /// List the topics of the log, wherever it is
+    #[command(subcommand)]
+    Topic(TopicArgs),
     /// List, check or repair the directory of an embedded log
     #[command(subcommand)]
     Log(LogArgs),
@@ -127,11 +172,15 @@ pub(crate) enum CommandArgs {
     #[command(subcommand)]
     Projection(ProjectionArgs),
     /// Write the completions for a shell to standard output
+    #[command(
+        after_long_help = "Example: tidegate completions bash > /etc/bash_completion.d/tidegate"
+    )]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
     /// Write the manual page to standard output
+    #[command(after_long_help = "Example: tidegate man > tidegate.1")]
     Man,
 }
 
@@ -196,6 +245,7 @@ pub(crate) struct ConfigFile {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigArgs {
     /// The values that hold, defaults included
+    #[command(after_long_help = "Example: tidegate config show --origin")]
     Show {
         #[command(flatten)]
         file: ConfigFile,
@@ -204,7 +254,18 @@ pub(crate) enum ConfigArgs {
         origin: bool,
     },
     /// The JSON Schema of the file, for editors
+    #[command(after_long_help = "Example: tidegate config schema > tidegate.schema.json")]
     Schema,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LedgerCommand {
+    #[command(flatten)]
+    pub(crate) at: LedgerArgs,
+    /// Show it again every so many seconds, until Ctrl-C
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) watch: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -212,7 +273,7 @@ pub(crate) struct LedgerArgs {
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     /// Where the process listens [default: `server.listen` of the configuration]
-    #[arg(long)]
+    #[arg(long, value_parser = parse_url)]
     pub(crate) url: Option<String>,
     /// Its token [default: without `--url`, `server.token` of the configuration]
     #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
@@ -232,16 +293,21 @@ pub(crate) struct SpillDirs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SpillArgs {
     /// List its files, with what waits in them
+    #[command(after_long_help = "Example: tidegate spill ls ./spillover")]
     Ls {
         /// The directory
         dir: PathBuf,
     },
     /// Check that every line can be read and none is missing
+    #[command(after_long_help = "Example: tidegate spill check ./spillover")]
     Check {
         /// The directory
         dir: PathBuf,
     },
     /// Send what waits in it to an Event Log API
+    #[command(
+        after_long_help = "Example: tidegate spill replay ./spillover --url http://127.0.0.1:8080 --yes"
+    )]
     Replay(ReplayArgs),
 }
 
@@ -268,7 +334,7 @@ pub(crate) struct LogAt {
     pub(crate) dir: Option<PathBuf>,
     /// The process that has the log open, wherever it runs [default: the one that holds the
     /// directory, if any]
-    #[arg(long, conflicts_with = "dir")]
+    #[arg(long, conflicts_with = "dir", value_parser = parse_url)]
     pub(crate) url: Option<String>,
     /// Its token [default: `server.token` of the configuration, for a process on this machine]
     #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
@@ -290,6 +356,22 @@ pub(crate) struct AuditArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AuditCommand {
+    #[command(flatten)]
+    pub(crate) books: AuditArgs,
+    /// Compare with this file, which is kept elsewhere, and write the numbers of today to it if nothing
+    /// is lost [default: compare with `audit.witness` of the configuration]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) witness: Option<PathBuf>,
+    /// Write the witness although it knows of events that are gone: they are forgotten
+    #[arg(long, requires = "witness")]
+    pub(crate) accept: bool,
+    /// Do not ask
+    #[arg(long, requires = "accept")]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SendArgs {
     /// The topic
     pub(crate) topic: String,
@@ -302,6 +384,17 @@ pub(crate) struct SendArgs {
     /// The key of each record
     #[arg(long)]
     pub(crate) key: Option<String>,
+    /// Each line is a key, this text, and the value
+    #[arg(short = 'K', long, value_name = "TEXT", conflicts_with_all = ["key", "value", "tombstone"])]
+    pub(crate) key_separator: Option<String>,
+    /// How lines are read: `json` takes objects with key, value, headers, partition, id
+    #[arg(long, value_enum, default_value_t = LineFormat::Text, hide_possible_values = true,
+          value_name = "text|json", conflicts_with_all = ["value", "key_separator"])]
+    pub(crate) format: LineFormat,
+    /// Begin at this line of the input, counted from 1
+    #[arg(long, value_name = "N", conflicts_with = "value",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) from_line: Option<u64>,
     /// A header of each record; may be repeated
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = parse_header)]
     pub(crate) headers: Vec<(String, String)>,
@@ -312,6 +405,14 @@ pub(crate) struct SendArgs {
     pub(crate) file: ConfigFile,
     #[command(flatten)]
     pub(crate) at: LogAt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LineFormat {
+    /// The line is the value
+    Text,
+    /// The line is a JSON object
+    Json,
 }
 
 #[derive(Debug, Args)]
@@ -328,6 +429,16 @@ pub(crate) struct TailArgs {
     /// Only this partition
     #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) partition: Option<i32>,
+    /// Begin so many records before the end of each partition
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "from")]
+    pub(crate) last: Option<u32>,
+    /// Only records with this key
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// How each is shown: %k key, %v value, %t topic, %p partition, %o offset, %T time, %i id,
+    /// %h headers
+    #[arg(short = 'f', long, value_name = "TEXT")]
+    pub(crate) format: Option<String>,
     /// Stop after so many records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max: Option<u64>,
@@ -347,12 +458,37 @@ pub(crate) enum Until {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum TopicArgs {
+    /// List all topics, with their partitions and records
+    #[command(after_long_help = "Example: tidegate topic ls -o json")]
+    Ls {
+        #[command(flatten)]
+        file: ConfigFile,
+        #[command(flatten)]
+        at: LogAt,
+    },
+    /// Show the partitions of one topic
+    #[command(after_long_help = "Example: tidegate topic show orders")]
+    Show {
+        /// The topic
+        name: String,
+        #[command(flatten)]
+        file: ConfigFile,
+        #[command(flatten)]
+        at: LogAt,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum LogArgs {
     /// List its topics, their partitions, and how far groups are
+    #[command(after_long_help = "Example: tidegate log ls ./data/log")]
     Ls(LogDir),
     /// Read everything in it and say what is not as it should be
+    #[command(after_long_help = "Example: tidegate log check ./data/log")]
     Check(LogDir),
     /// Make it whole: damaged records are kept aside and counted as lost
+    #[command(after_long_help = "Example: tidegate log repair ./data/log --yes")]
     Repair {
         #[command(flatten)]
         dir: LogDir,
@@ -368,6 +504,35 @@ pub(crate) struct LogDir {
     pub(crate) dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) file: ConfigFile,
+}
+
+/// The events that are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhereArg {
+    /// One.
+    Event(tidegate_core::EventId),
+    /// Those of standard input.
+    Input,
+}
+
+fn parse_where(text: &str) -> Result<WhereArg, String> {
+    match text {
+        "-" => Ok(WhereArg::Input),
+        id => id
+            .parse()
+            .map(WhereArg::Event)
+            .map_err(|error| format!("{error}")),
+    }
+}
+
+fn parse_url(text: &str) -> Result<String, String> {
+    let rest = text
+        .strip_prefix("http://")
+        .or_else(|| text.strip_prefix("https://"));
+    match rest {
+        Some(host) if !host.is_empty() => Ok(text.to_owned()),
+        Some(_) | None => Err("write it as http://HOST:PORT".to_owned()),
+    }
 }
 
 fn parse_header(text: &str) -> Result<(String, String), String> {

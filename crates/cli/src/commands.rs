@@ -5,7 +5,10 @@ pub(crate) mod check;
 pub(crate) mod config;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod explain;
 pub(crate) mod flow;
+pub(crate) mod init;
 mod input;
 pub(crate) mod ledger;
 pub(crate) mod log;
@@ -18,4 +21,5 @@ pub(crate) mod shell;
 pub(crate) mod spill;
 pub(crate) mod stage;
 pub(crate) mod tail;
+pub(crate) mod topic;
 pub(crate) mod where_is;

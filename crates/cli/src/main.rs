@@ -13,6 +13,7 @@ mod settings;
 mod signals;
 mod store;
 mod table;
+mod witness;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -32,7 +33,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CLIENTS_END: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(refused) => return report::refuse_usage(&refused).into(),
+    };
     let exit = dispatch(&arguments).unwrap_or_else(|report| {
         report.print(arguments.output, MessageFormat::of(arguments.log_format))
     });
@@ -57,15 +61,18 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
             let run = commands::flow::run_arguments(files, run);
             run_process(arguments, &run, output)
         }
+        CommandArgs::Doctor(file) => on_tokio(commands::doctor::run(file, output)),
+        CommandArgs::Init { file } => commands::init::run(file, output),
         CommandArgs::Check { file, rate } => commands::check::run(file, *rate, output),
         CommandArgs::Flow(command) => commands::flow::run(command, output),
-        CommandArgs::Explain { code } => commands::flow::explain_code(code, output),
+        CommandArgs::Explain { code } => commands::explain::run(code, output),
         CommandArgs::Config(command) => commands::config::run(command, output),
-        CommandArgs::Ledger(ledger) => on_tokio(commands::ledger::run(ledger, output)),
+        CommandArgs::Ledger(ledger) => on_tokio(commands::ledger::watch(ledger, output)),
         CommandArgs::Audit(books) => on_tokio(commands::audit::run(books, output)),
         CommandArgs::Where { id, books } => on_tokio(commands::where_is::run(*id, books, output)),
         CommandArgs::Send(send) => on_tokio(commands::send::run(send, output)),
         CommandArgs::Tail(tail) => on_tokio(commands::tail::run(tail, output)),
+        CommandArgs::Topic(command) => on_tokio(commands::topic::run(command, output)),
         CommandArgs::Log(LogArgs::Ls(dir)) => commands::log::list(dir, output),
         CommandArgs::Log(LogArgs::Check(dir)) => commands::log::check(dir, output),
         CommandArgs::Log(LogArgs::Repair { dir, yes }) => commands::log::repair(dir, *yes, output),

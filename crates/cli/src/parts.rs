@@ -7,6 +7,7 @@ mod outbox;
 mod queue;
 mod spill;
 mod stage;
+mod witness;
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -30,7 +31,7 @@ use crate::store::{self, DatabaseView, StoreSettings};
 
 /// Every part, in the order in which events pass through them. They are opened in this order and closed in
 /// the reverse.
-const PARTS: [&dyn Part; 7] = [
+const PARTS: [&dyn Part; 8] = [
     &spill::SpillPart,
     &eventlog::EventLogPart,
     &log::LogPart,
@@ -38,6 +39,7 @@ const PARTS: [&dyn Part; 7] = [
     &queue::QueuePart,
     &connector::ConnectorPart,
     &stage::StagePart,
+    &witness::WitnessPart,
 ];
 
 /// A call of a part on its way.

@@ -51,6 +51,49 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// Says why a command line is not understood, or prints the help that it asks for. A program that wants JSON
+/// gets it here too.
+pub(crate) fn refuse_usage(refused: &clap::Error) -> Exit {
+    if !refused.use_stderr() || !is_json_asked(std::env::args_os().skip(1)) {
+        refused.print().ok();
+        return if refused.use_stderr() {
+            Exit::Usage
+        } else {
+            Exit::Ok
+        };
+    }
+    let text = refused.render().to_string();
+    let mut parts = text.trim_end().splitn(2, "\n\n");
+    let message = parts.next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let report = ErrorReport {
+        hint: parts.next().map(str::to_owned),
+        ..ErrorReport::new("usage.arguments", message)
+    };
+    report
+        .with_exit(Exit::Usage)
+        .print(Output::Json, MessageFormat::Text)
+}
+
+/// Whether arguments that could not be read as a whole ask for JSON.
+fn is_json_asked(arguments: impl Iterator<Item = std::ffi::OsString>) -> bool {
+    let mut is_value = false;
+    for argument in arguments {
+        let argument = argument.to_string_lossy();
+        if is_value || argument == "-o" || argument == "--output" {
+            if is_value && argument == "json" {
+                return true;
+            }
+            is_value = !is_value;
+            continue;
+        }
+        if ["-ojson", "-o=json", "--output=json"].contains(&&*argument) {
+            return true;
+        }
+    }
+    false
+}
+
 /// How standard error is written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageFormat {
@@ -99,6 +142,16 @@ impl ErrorReport {
         Self::new(code, format!("{doing}: {}", error_chain(error)))
     }
 
+    /// Its code.
+    pub(crate) fn code(&self) -> &str {
+        &self.code
+    }
+
+    /// Its code and message in one line.
+    pub(crate) fn summary(&self) -> String {
+        format!("{}: {}", self.code, self.message)
+    }
+
     /// Whether it has this code.
     pub(crate) fn is(&self, code: &str) -> bool {
         self.code == code
@@ -108,6 +161,15 @@ impl ErrorReport {
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// The same with more to do about it.
+    pub(crate) fn with_further_hint(self, more: &str) -> Self {
+        let hint = match &self.hint {
+            Some(hint) => format!("{hint}; {more}"),
+            None => more.to_owned(),
+        };
+        self.with_hint(hint)
     }
 
     /// The same with another exit code.
@@ -262,6 +324,11 @@ pub(crate) fn say(text: &str) {
         .lock()
         .write_all(format!("{text}\n").as_bytes())
         .ok();
+}
+
+/// Whether standard output is a terminal.
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
 }
 
 /// Whether standard error is a terminal that can be drawn on.

@@ -84,7 +84,28 @@ pub(crate) fn checked(loaded: Loaded, format: MessageFormat) -> Result<Config, E
         1 => "1 problem".to_owned(),
         count => format!("{count} problems"),
     };
-    Err(invalid(format!("{what} in the configuration")).with_findings(loaded))
+    let report = match is_exposed(&loaded) {
+        // error-page: server.exposed
+        true => ErrorReport::new(
+            "server.exposed",
+            "the server would listen where others can reach it, without a token",
+        )
+        .with_hint("see `tidegate explain server.exposed`")
+        .with_exit(Exit::Findings),
+        false => invalid(format!("{what} in the configuration")),
+    };
+    Err(report.with_findings(loaded))
+}
+
+/// Whether nothing is wrong but an address off loopback without a token.
+fn is_exposed(loaded: &Loaded) -> bool {
+    let config = &loaded.config;
+    let listen = config.text("server.listen").unwrap_or_default();
+    let listen = listen.parse::<std::net::SocketAddr>();
+    let mut problems = loaded.problems.iter();
+    problems.all(|problem| problem.path == "server.listen")
+        && config.secret("server.token").is_none()
+        && listen.is_ok_and(|listen| !listen.ip().is_loopback())
 }
 
 /// The report of a configuration that does not hold.
@@ -135,9 +156,10 @@ pub(crate) fn tell(loaded: &Loaded, format: MessageFormat) {
 
 fn unreadable(path: &Path, error: &io::Error) -> ErrorReport {
     // error-page: config.unreadable
-    ErrorReport::of(
-        "config.unreadable",
-        &format!("cannot read `{}`", name_of(path)),
-        error,
-    )
+    let doing = format!("cannot read `{}`", name_of(path));
+    let report = ErrorReport::of("config.unreadable", &doing, error);
+    if error.kind() == io::ErrorKind::NotFound {
+        return report.with_hint("`tidegate init` writes one to begin with");
+    }
+    report
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tidegate_config::{Config, shown_address};
 use tidegate_core::Failure;
 use tidegate_core::env::system::SystemDisk;
-use tidegate_core::env::{Disk, Env};
+use tidegate_core::env::{Disk, Env, OpenMode};
 use tidegate_queue::{Queue, QueueError, sql};
 use tidegate_store::{Store, StoreOptions, migrate};
 
@@ -56,44 +56,131 @@ pub(crate) struct DatabaseView {
 }
 
 impl DatabaseView {
-    /// Copies a file, and what SQLite has written beside it and not put into it yet.
+    /// Copies a file, and what SQLite has written beside it and not put into it yet. Another process may write
+    /// meanwhile; a copy of two moments is thrown away.
     pub(crate) fn of(file: &Path) -> Result<Self, ErrorReport> {
+        Self::of_quiet(file, &mut || ())
+    }
+
+    /// The same; `between` is called between the two files.
+    fn of_quiet(file: &Path, between: &mut dyn FnMut()) -> Result<Self, ErrorReport> {
         let failed = |error: io::Error| {
             let doing = format!("cannot copy the database `{}` to read it", file.display());
             ErrorReport::of("store.broken", &doing, &error)
         };
-        let dir = std::env::temp_dir().join(format!("tidegate-view-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(failed)?;
+        let dir = private_dir().map_err(failed)?;
         let view = Self {
             file: dir.join("view.db"),
             dir,
         };
-        let beside = |path: &Path| {
-            let mut name = path.as_os_str().to_owned();
-            name.push("-wal");
-            PathBuf::from(name)
-        };
-        // Pages that are put into the file meanwhile are in both.
-        match std::fs::copy(beside(file), beside(&view.file)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            Ok(_) | Err(_) => {}
+        for _ in 0..COPY_TRIES {
+            let before = CheckpointStamp::of(file).map_err(failed)?;
+            view.copy(file, between).map_err(failed)?;
+            if CheckpointStamp::of(file).map_err(failed)? == before {
+                return Ok(view);
+            }
         }
-        std::fs::copy(file, &view.file).map_err(failed)?;
+        let message = format!(
+            "the database `{}` changes while it is copied",
+            file.display()
+        );
+        Err(ErrorReport::new("store.changing", message).with_hint(
+            "try again, or run this as a user who may write to it and without `--direct`",
+        ))
+    }
+
+    fn copy(&self, file: &Path, between: &mut dyn FnMut()) -> io::Result<()> {
+        let log = write_ahead_log(&self.file);
+        match std::fs::copy(write_ahead_log(file), &log) {
+            // One of an earlier try would be read as well.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::fs::remove_file(&log).or_else(if_there)?;
+            }
+            copied => drop(copied?),
+        }
+        between();
+        std::fs::copy(file, &self.file)?;
         // A copy has the rights of its file.
-        for copied in [view.file.clone(), beside(&view.file)] {
-            let Ok(metadata) = std::fs::metadata(&copied) else {
+        for copied in [&self.file, &log] {
+            let Ok(metadata) = std::fs::metadata(copied) else {
                 continue;
             };
             let mut rights = metadata.permissions();
             std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o600);
-            std::fs::set_permissions(&copied, rights).map_err(failed)?;
+            std::fs::set_permissions(copied, rights)?;
         }
-        Ok(view)
+        Ok(())
     }
 
     /// Its address.
     pub(crate) fn url(&self) -> String {
         format!("sqlite://{}", self.file.display())
+    }
+}
+
+/// How often a database that changes is copied.
+const COPY_TRIES: usize = 5;
+
+/// The file beside a database that has what was committed and is not in the database yet.
+fn write_ahead_log(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push("-wal");
+    PathBuf::from(name)
+}
+
+fn if_there(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound {
+        return Ok(());
+    }
+    Err(error)
+}
+
+/// A new directory that no other user can look into or has made before.
+fn private_dir() -> io::Result<PathBuf> {
+    let mut builder = std::fs::DirBuilder::new();
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    let mut number = 0;
+    loop {
+        let name = format!("tidegate-view-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        match builder.create(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1_000 => {
+                number += 1;
+            }
+            made => return made.map(|()| dir),
+        }
+    }
+}
+
+/// Tells whether pages were put into a database, or its write-ahead log was begun anew. Commits only add to
+/// the log, and a half of one at its end is ignored.
+#[derive(Debug, PartialEq, Eq)]
+struct CheckpointStamp {
+    len: u64,
+    modified: std::time::SystemTime,
+    log_header: Option<Vec<u8>>,
+}
+
+impl CheckpointStamp {
+    /// The bytes of the header of a write-ahead log, which change when it is begun anew.
+    const HEADER: usize = 32;
+
+    fn of(file: &Path) -> io::Result<Self> {
+        let metadata = std::fs::metadata(file)?;
+        let log_header = match SystemDisk.open(&write_ahead_log(file), OpenMode::Read) {
+            Err(error) => if_there(error).map(|()| None)?,
+            Ok(log) => {
+                let mut header = vec![0; Self::HEADER];
+                let read = log.read_at(0, &mut header)?;
+                header.truncate(read);
+                Some(header)
+            }
+        };
+        Ok(Self {
+            len: metadata.len(),
+            modified: metadata.modified()?,
+            log_header,
+        })
     }
 }
 
@@ -306,4 +393,63 @@ fn missing(settings: &StoreSettings) -> ErrorReport {
     let message = format!("there is no database yet at `{shown}`");
     ErrorReport::new("store.missing", message)
         .with_hint("`tidegate queue migrate` makes it; another one is named by `store.url`")
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests write the files that are copied"
+)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn database() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("queue.db");
+        std::fs::write(&file, b"pages").unwrap();
+        std::fs::write(write_ahead_log(&file), [1; 64]).unwrap();
+        (dir, file)
+    }
+
+    #[test]
+    fn each_view_is_in_a_private_directory_of_its_own_and_goes_with_it() {
+        let (_dir, file) = database();
+        let (one, two) = (
+            DatabaseView::of(&file).unwrap(),
+            DatabaseView::of(&file).unwrap(),
+        );
+        assert_ne!(one.dir, two.dir);
+        for view in [&one, &two] {
+            let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode(&view.dir), mode(&view.file)), (0o700, 0o600));
+        }
+        let gone = one.dir.clone();
+        drop(one);
+        assert!(!gone.exists() && two.file.exists());
+    }
+
+    #[test]
+    fn a_copy_that_a_checkpoint_came_between_is_made_again() {
+        let (_dir, file) = database();
+        let mut calls = 0;
+        let view = DatabaseView::of_quiet(&file, &mut || {
+            calls += 1;
+            if calls == 1 {
+                std::fs::write(&file, b"pages and those of the log").unwrap();
+                std::fs::write(write_ahead_log(&file), [2; 64]).unwrap();
+            }
+        });
+        let view = view.unwrap();
+        assert_eq!(calls, 2);
+        assert_eq!(std::fs::read(write_ahead_log(&view.file)).unwrap(), [2; 64]);
+        // One that never stands still cannot be copied.
+        let mut length = 0;
+        let view = DatabaseView::of_quiet(&file, &mut || {
+            length += 1;
+            std::fs::write(&file, vec![3; length]).unwrap();
+        });
+        assert!(view.unwrap_err().is("store.changing"));
+    }
 }

@@ -1,6 +1,6 @@
 //! A component of a running process, asked over HTTP.
 
-use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate_core::env::BoxFuture;
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding};
 
@@ -38,6 +38,10 @@ impl Component for RemoteComponent {
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
         Box::pin(async { Ok(self.client.ledger().await?.components) })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async { Ok(self.client.accepted(self.component.as_deref()).await?) })
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate_core::books::{Audit, Ledger};
+use tidegate_core::books::{AcceptedEvents, Audit, Ledger};
 use tidegate_core::{Classify, Code, EventId, EventTrace, Failure, FailureClass};
 
 /// How long a process on the same machine may take to answer.
@@ -123,6 +123,18 @@ impl ProcessClient {
     /// The process does not answer, or says no.
     pub async fn audit(&self, component: Option<&str>) -> Result<Audit, ClientError> {
         let path = format!("/tidegate/audit{}", query(component));
+        self.get_within(&path, COUNTING).await
+    }
+
+    /// The events that all its components have accepted, or one of them, for a witness.
+    ///
+    /// # Errors
+    /// The process does not answer, or says no.
+    pub async fn accepted(
+        &self,
+        component: Option<&str>,
+    ) -> Result<Vec<AcceptedEvents>, ClientError> {
+        let path = format!("/tidegate/accepted{}", query(component));
         self.get_within(&path, COUNTING).await
     }
 

@@ -57,6 +57,9 @@ pub struct NewRecords {
     pub records: Vec<NewRecord>,
 }
 
+/// The last millisecond of the year 9999. A later time is a mistake, and would keep its records for ever.
+const LATEST_MS: u64 = 253_402_300_799_999;
+
 /// A record on its way into a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -119,7 +122,14 @@ impl NewRecord {
         if self.headers.iter().any(|header| header.name == EVENT_ID) {
             return Err(format!("`{EVENT_ID}` is set by `id`"));
         }
-        let record = record_of(key, value, self.timestamp_ms.unwrap_or(0), self.headers)?;
+        let timestamp_ms = self.timestamp_ms.unwrap_or(0);
+        if timestamp_ms > LATEST_MS {
+            return Err(format!(
+                "`timestamp_ms` is {timestamp_ms}, which is after the year 9999; it counts milliseconds since \
+                 1970, not microseconds"
+            ));
+        }
+        let record = record_of(key, value, timestamp_ms, self.headers)?;
         let mut append = Append::new(topic, record.event_id(id));
         if let Some(partition) = self.partition {
             append = append.partition(partition);

@@ -26,6 +26,9 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
         token_off_loopback(&server, findings);
     }
     let topics = root.at(&["log", "topics"]);
+    topics
+        .iter()
+        .for_each(|topics| binding_names::topics_have_names(topics, findings));
     if let Some(embedded) = root.at(&["log", "embedded"]) {
         let (reserve, room) = (embedded.quantity("reserve"), embedded.quantity("max-size"));
         let rule = "must be less than `max-size`";

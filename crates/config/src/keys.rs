@@ -283,6 +283,8 @@ pub(crate) static ROOT: &[Key] = keys! {
     "store": Section(store::STORE) => Filled;
     /// The HTTP API and the metrics.
     "server": Section(server::SERVER) => Filled;
+    /// The witness that an audit holds the books against.
+    "audit": Section(server::AUDIT) => Filled;
     /// How long the whole process may take to stop.
     "shutdown-timeout": SPAN_ABOVE_ZERO => Value("30s");
     /// How long the answer to an `Idempotency-Key` is kept for repeats.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate_core::env::{BoxFuture, Clock, Env};
 use tidegate_core::{
     Backoff, Classify, Component, EventId, EventLocation, Failure, FailureClass, HealthFinding,
@@ -65,6 +65,11 @@ impl Component for ConnectorComponent {
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
         Box::pin(async { self.connector.books().accounts().await })
+    }
+
+    /// Its events are those of topics.
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::books::{Audit, Audited, AuditedPath, Books, ComponentAccount, DeliveredEvents};
+use crate::books::{
+    AcceptedEvents, Audit, Audited, AuditedPath, Books, ComponentAccount, DeliveredEvents,
+};
 use crate::env::BoxFuture;
 use crate::{Code, EventId, EventLocation, Failure, HealthFinding};
 
@@ -20,6 +22,10 @@ pub trait Component: Send + Sync + fmt::Debug {
 
     /// Where its events are by the books; empty for a component that keeps none.
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>>;
+
+    /// The events that it has accepted, for a witness that is kept elsewhere; empty for a component whose events
+    /// another one has. The numbers never fall, whatever crashes.
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>>;
 
     /// Counts its events where they are, and compares that with the books.
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>>;
@@ -170,6 +176,10 @@ mod tests {
         }
 
         fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
             Box::pin(async { Ok(Vec::new()) })
         }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tidegate_core::books::{
-    Audited, Books, ComponentAccount, ComponentKind, DeliveredEvents, Place,
+    AcceptedEvents, Audited, Books, ComponentAccount, ComponentKind, DeliveredEvents, Place,
 };
 use tidegate_core::env::{BoxFuture, Clock, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Shutdown};
@@ -45,6 +45,17 @@ impl Component for EventLogComponent {
                 kind: ComponentKind::EventLog,
                 account: self.log.account().await?,
             }])
+        })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async {
+            let books = self.log.books().await?;
+            Ok(vec![AcceptedEvents::of(
+                COMPONENT,
+                ComponentKind::EventLog,
+                &books,
+            )])
         })
     }
 

@@ -294,6 +294,14 @@ impl EventLog {
         sql::account(&self.store).await
     }
 
+    /// The books of the events of all loggers, with their sums of ids.
+    ///
+    /// # Errors
+    /// The store is away.
+    pub async fn books(&self) -> Result<Books, EventLogError> {
+        sql::books(&self.store).await
+    }
+
     /// Counts the tables, and compares them with the books.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ pub(crate) use catalog::{find_link, insert_process, list_processes, upsert_link}
 pub(crate) use insert::store_events;
 pub(crate) use listing::{Conditions, EventListing, ListOrder, list_events};
 pub(crate) use maintain::{
-    FoundEvent, account, clear, find_event, logger_books, loggers, recount, remove_range,
+    FoundEvent, account, books, clear, find_event, logger_books, loggers, recount, remove_range,
 };
 pub(crate) use summary::{
     account_summary, batch_events, batch_summary, correlation_events, dashboard_stats, trace_events,

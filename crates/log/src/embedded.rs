@@ -45,7 +45,7 @@ mod state;
 mod storage;
 mod sync_gate;
 mod tally;
-mod telemetry;
+pub(crate) mod telemetry;
 mod threads;
 mod topic_books;
 mod writer;
@@ -54,7 +54,7 @@ mod writer;
 mod tests;
 
 pub use audit::{
-    DirectoryAudit, ScannedPartition, TopicAudit, audit_directory, recount, scan_topic,
+    DirectoryAudit, ScannedPartition, TopicAudit, audit_directory, books, recount, scan_topic,
     unknown_loss,
 };
 pub use config::EmbeddedConfig;

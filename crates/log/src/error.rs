@@ -328,6 +328,19 @@ impl LogError {
                 "http.unauthorized" => "give its token by `--token` or `server.token`",
                 _ => "that process tells more in its own log and under `/health`",
             },
+            Self::Disk { source, .. } if source.kind() != io::ErrorKind::StorageFull => {
+                return None;
+            }
+            Self::Disk { path, .. } => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                match name.starts_with("spare-") || name.starts_with("journal-") {
+                    true => {
+                        "make room on the disk, or set a smaller `log.embedded.journal-size`: each file of the \
+                         journal takes all of it"
+                    }
+                    false => "make room on the disk; what was acknowledged is there",
+                }
+            }
             Self::Forbidden { topic, .. } => {
                 return Some(format!(
                     "the access rules of the broker must let this user describe and write `{topic}`"
@@ -351,7 +364,6 @@ impl LogError {
             | Self::Closed
             | Self::Refused { .. }
             | Self::RecordRefused { .. }
-            | Self::Disk { .. }
             | Self::Stopped { .. } => return None,
         };
         Some(hint.to_owned())

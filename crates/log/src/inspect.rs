@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_core::books::{
-    AuditFinding, Audited, Books, Bucket, ComponentAccount, ComponentKind, Discrepancy, Place,
+    AcceptedEvents, Audited, Books, Bucket, ComponentAccount, ComponentKind, Discrepancy, Place,
 };
 use tidegate_core::env::{BoxFuture, Clock, Env};
 use tidegate_core::{
@@ -25,7 +25,7 @@ pub use directory::LogDirectory;
 pub use find::copies_of;
 pub use owned::{NoMarks, OwnedAudit, OwnedGroup, SettledMarks};
 
-use crate::embedded::{self, EmbeddedConfig, EmbeddedLog, UnknownLoss};
+use crate::embedded::{self, DirectoryAudit, EmbeddedConfig, EmbeddedLog, TopicBooks};
 use crate::error::LogError;
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaLog;
@@ -186,14 +186,37 @@ impl OpenLog {
         }
     }
 
+    /// The records that all topics ever took. Groups read them, and have none of their own.
+    async fn accepted(&self) -> Result<Vec<AcceptedEvents>, LogError> {
+        match self {
+            Self::Embedded { log, .. } => Ok(accepted(&log.storage().books())),
+            #[cfg(feature = "kafka")]
+            Self::Kafka { log, scope } => {
+                let mut all = Vec::new();
+                for topic in &scope.topics {
+                    let described = match log.describe(topic).await {
+                        Err(LogError::UnknownTopic { .. }) => continue,
+                        described => described?,
+                    };
+                    let partitions = described.partitions.iter();
+                    let ends = partitions.map(|found| (found.partition, found.end));
+                    all.push(AcceptedEvents::of_partitions(topic.as_str(), ends));
+                }
+                Ok(all)
+            }
+        }
+    }
+
     /// Counts all topics and compares that with the books.
     async fn audit(&self) -> Result<Vec<Audited>, LogError> {
         match self {
             Self::Embedded { log, owned } => {
-                let mut counted = log.storage().audit().await?;
-                counted.retain(|found| !owned::has(owned, &found.topic, found.group.as_ref()));
-                let loss = log.storage().unknown_loss();
-                Ok(audited(counted, loss.as_ref(), Vec::new()))
+                let mut audit = log.storage().audit_files().await?;
+                let is_ours = |found: &embedded::TopicAudit| {
+                    !owned::has(owned, &found.topic, found.group.as_ref())
+                };
+                audit.topics.retain(is_ours);
+                Ok(audited(audit))
             }
             #[cfg(feature = "kafka")]
             Self::Kafka { log, scope } => kafka_accounts::audit_kafka(log, scope).await,
@@ -302,6 +325,10 @@ impl Component for LogComponent {
         Box::pin(async { Ok(self.open.accounts().await?) })
     }
 
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async { Ok(self.open.accepted().await?) })
+    }
+
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
         Box::pin(async { Ok(self.open.audit().await?) })
     }
@@ -316,6 +343,9 @@ impl Component for LogComponent {
 
     fn run(self: Arc<Self>, stop: Shutdown) -> BoxFuture<'static> {
         Box::pin(async move {
+            if matches!(self.open, OpenLog::Embedded { .. }) {
+                embedded::telemetry::describe();
+            }
             tokio::select! {
                 biased;
                 () = stop.requested() => {}
@@ -347,15 +377,26 @@ fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> Component
     }
 }
 
-/// The recount of an embedded log, with the loss that is in no books: at least so many events are missing.
+/// The records that the topics of an embedded log ever took.
+fn accepted(kept: &[TopicBooks]) -> Vec<AcceptedEvents> {
+    let topics = kept.iter().filter(|kept| kept.group.is_none());
+    topics
+        .map(|kept| AcceptedEvents::of(kept.topic.as_str(), ComponentKind::Topic, &kept.books))
+        .collect()
+}
+
+/// The recount of an embedded log, with the loss that is in no books: at least so many events are missing. Bytes
+/// that a process may be writing just now are no finding, and are said.
 /// A log without topics was audited as well, and has no events.
-fn audited(
-    counted: Vec<embedded::TopicAudit>,
-    loss: Option<&UnknownLoss>,
-    findings: Vec<AuditFinding>,
-) -> Vec<Audited> {
-    let is_empty = counted.is_empty();
-    let found = counted.into_iter().map(|found| {
+fn audited(audit: DirectoryAudit) -> Vec<Audited> {
+    let DirectoryAudit {
+        topics,
+        loss,
+        findings,
+        torn,
+    } = audit;
+    let is_empty = topics.is_empty();
+    let found = topics.into_iter().map(|found| {
         let (name, kind) = account_name(&found.topic, found.group.as_ref());
         let audited = Audited::new(name, kind, &found.books, &found.recount, found.missing);
         audited.unverifiable(found.unverifiable)
@@ -366,12 +407,13 @@ fn audited(
         count: i64::try_from(loss.events).unwrap_or(i64::MAX),
         id: None,
     });
-    let is_told = is_empty || lost.is_some() || !findings.is_empty();
+    let is_told = is_empty || lost.is_some() || torn.is_some() || !findings.is_empty();
     let journal = is_told.then(|| {
         let (kind, nothing) = (ComponentKind::Topic, Books::default());
         let missing = lost.into_iter().collect();
         let journal = Audited::new(JOURNAL.to_owned(), kind, &nothing, &nothing, missing);
-        journal.with_findings(findings)
+        let notes = torn.into_iter().map(|torn| torn.message);
+        journal.with_findings(findings).with_notes(notes)
     });
     found.chain(journal).collect()
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tidegate_core::books::{Audited, ComponentAccount, ComponentKind, DeliveredEvents};
+use tidegate_core::books::{
+    AcceptedEvents, Audited, ComponentAccount, ComponentKind, DeliveredEvents,
+};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{
     Component, EventId, EventLocation, Failure, HealthFinding, Shutdown, error_chain, iso_time,
@@ -95,6 +97,17 @@ impl Component for OutboxComponent {
                 kind: ComponentKind::Relay,
                 account: self.outbox.store().account().await?,
             }])
+        })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async {
+            let books = self.outbox.store().books().await?;
+            Ok(vec![AcceptedEvents::of(
+                &self.name,
+                ComponentKind::Relay,
+                &books,
+            )])
         })
     }
 

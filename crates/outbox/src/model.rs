@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::books::Account;
+use tidegate_core::books::{Account, Books};
 use tidegate_core::env::{Clock, Entropy, Env};
 use tidegate_core::{EventId, EventIds, Mutex};
 use tidegate_store::StoreError;
@@ -262,6 +262,10 @@ impl OutboxStore for OutboxModel {
 
     fn account(&self) -> OutboxFuture<'_, Account> {
         Box::pin(async move { Ok(self.shared.state.lock().account(self.now_ms())) })
+    }
+
+    fn books(&self) -> OutboxFuture<'_, Books> {
+        Box::pin(async move { Ok(self.shared.state.lock().books()) })
     }
 
     fn recount(&self) -> OutboxFuture<'_, OutboxRecount> {

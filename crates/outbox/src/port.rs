@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use tidegate_core::EventId;
-use tidegate_core::books::{Account, Place};
+use tidegate_core::books::{Account, Books, Place};
 use tidegate_core::env::BoxFuture;
 
 use crate::recount::OutboxRecount;
@@ -427,6 +427,9 @@ pub trait OutboxStore: Send + Sync + fmt::Debug {
 
     /// Where the events are by the books.
     fn account(&self) -> OutboxFuture<'_, Account>;
+
+    /// The books with their sums of ids, without a look at a row.
+    fn books(&self) -> OutboxFuture<'_, Books>;
 
     /// Counts the table as of one moment and reads the books of the same moment. Of the rows that are SENT
     /// or DEAD it gives what is needed to look for them in their topics.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tidegate_core::books::{Audited, ComponentAccount, ComponentKind};
+use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount, ComponentKind};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{
     Component, EventId, EventLocation, Failure, HealthFinding, Shutdown, iso_time,
@@ -48,6 +48,17 @@ impl Component for QueueComponent {
                 kind: ComponentKind::Queue,
                 account: self.queue.account().await?,
             }])
+        })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async {
+            let books = self.queue.store().books().await?;
+            Ok(vec![AcceptedEvents::of(
+                COMPONENT,
+                ComponentKind::Queue,
+                &books,
+            )])
         })
     }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::EventId;
-use tidegate_core::books::Account;
+use tidegate_core::books::{Account, Books};
 use tidegate_core::env::Clock;
 use tidegate_store::span_ms;
 use tokio::sync::Notify;
@@ -434,6 +434,10 @@ impl QueueStore for QueueModel {
 
     fn account(&self) -> StoreFuture<'_, Account> {
         self.call("account", |state, _| state.account())
+    }
+
+    fn books(&self) -> StoreFuture<'_, Books> {
+        self.call("books", |state, _| state.books.clone())
     }
 
     fn recount(&self) -> StoreFuture<'_, QueueRecount> {

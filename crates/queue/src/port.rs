@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tidegate_core::EventId;
-use tidegate_core::books::Account;
+use tidegate_core::books::{Account, Books};
 
 pub(crate) use claim::first_token;
 pub use claim::{
@@ -226,6 +226,9 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
 
     /// How many events are where: the books, with what is claimed shown as in flight.
     fn account(&self) -> StoreFuture<'_, Account>;
+
+    /// The books with their sums of ids, without a look at an event.
+    fn books(&self) -> StoreFuture<'_, Books>;
 
     /// Counts the tables and compares them with the books, as of one moment.
     fn recount(&self) -> StoreFuture<'_, QueueRecount>;

@@ -28,6 +28,7 @@ pub(crate) struct Sources {
     pub(crate) exporter: Option<Exporter>,
     /// In the order in which events pass through them.
     pub(crate) components: Vec<Arc<dyn Component>>,
+    pub(crate) is_token_required: bool,
 }
 
 /// The state of the routes.
@@ -40,7 +41,7 @@ struct Api {
 
 /// The router of all routes: ours, and `others`.
 pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
-    let ours = OpenApiRouter::with_openapi(document::base())
+    let ours = OpenApiRouter::with_openapi(document::base(sources.is_token_required))
         .routes(routes!(index::index))
         .routes(routes!(probes::livez))
         .routes(routes!(probes::readyz))
@@ -51,6 +52,7 @@ pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
         .routes(routes!(metrics::metrics))
         .routes(routes!(components::ledger))
         .routes(routes!(components::audit))
+        .routes(routes!(components::accepted))
         .routes(routes!(components::locate))
         .routes(routes!(document::openapi));
     let merged = others

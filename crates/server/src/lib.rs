@@ -15,6 +15,7 @@ mod telemetry;
 mod guard;
 mod in_flight;
 mod long_body;
+mod parameters;
 mod request;
 
 mod api;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tidegate_core::{Classify, FailureClass, error_chain};
@@ -13,6 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as routed;
 
 use crate::idempotency::IdempotencyKeys;
+use crate::parameters::PathParameters;
 use crate::{ApiProblem, ProblemCode, Routes};
 
 /// The outboxes behind the routes, by the names of their relays.
@@ -71,7 +72,7 @@ struct PurgedRows {
 ))]
 async fn purge(
     State(api): State<Arc<OutboxApi>>,
-    Path(name): Path<String>,
+    PathParameters(name): PathParameters<String>,
     Json(rows): Json<PurgeRows>,
 ) -> Result<Json<PurgedRows>, ApiProblem> {
     let mut outboxes = api.outboxes.iter();

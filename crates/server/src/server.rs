@@ -98,7 +98,7 @@ impl BindError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::TokenMissing { .. } => "see docs/errors/server.exposed.md",
+            Self::TokenMissing { .. } => "see `tidegate explain server.exposed`",
             Self::Listen { .. } => "stop whoever listens there, or set another `server.listen`",
         }
     }
@@ -270,6 +270,7 @@ impl ServerBuilder {
             health: health.clone(),
             exporter: self.exporter.clone(),
             components: self.components,
+            is_token_required: token.is_some(),
         };
         let gate = Gate {
             clock: Arc::clone(&env.clock),

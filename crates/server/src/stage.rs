@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde_json::{Value, json};
 use tidegate_stage::Stage;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as routed;
 
+use crate::parameters::PathParameters;
 use crate::{ApiProblem, ProblemCode, Routes};
 
 /// The stages behind the routes.
@@ -56,7 +57,7 @@ async fn list(State(api): State<Arc<StageApi>>) -> Json<Value> {
 ))]
 async fn show(
     State(api): State<Arc<StageApi>>,
-    Path(process): Path<String>,
+    PathParameters(process): PathParameters<String>,
 ) -> Result<Json<Value>, ApiProblem> {
     Ok(Json(json!(api.stage(&process)?.status())))
 }
@@ -70,7 +71,7 @@ async fn show(
 ))]
 async fn pending(
     State(api): State<Arc<StageApi>>,
-    Path(process): Path<String>,
+    PathParameters(process): PathParameters<String>,
 ) -> Result<Json<Value>, ApiProblem> {
     let pending = api.stage(&process)?.pending().await;
     let time = |ms: i64| tidegate_core::iso_time(u64::try_from(ms).unwrap_or(0));

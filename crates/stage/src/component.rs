@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate_core::env::BoxFuture;
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Shutdown};
 
@@ -32,6 +32,11 @@ impl Component for StageComponent {
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
         Box::pin(async { self.stage.books()?.accounts().await })
+    }
+
+    /// Its events are those of topics.
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {

@@ -4,7 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::books::{AuditFinding, Audited, Books, ComponentAccount, ComponentKind};
+use tidegate_core::books::{
+    AcceptedEvents, AuditFinding, Audited, Books, ComponentAccount, ComponentKind,
+};
 use tidegate_core::env::{BoxFuture, Disk, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, error_chain};
 
@@ -54,6 +56,11 @@ impl Component for StoreComponent {
     }
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// The components in it have the events.
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

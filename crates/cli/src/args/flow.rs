@@ -9,6 +9,7 @@ use super::RunArgs;
 #[derive(Debug, Subcommand)]
 pub(crate) enum FlowArgs {
     /// Check flow files and report everything that is wrong with them
+    #[command(after_long_help = "Example: tidegate flow check flows -c tidegate.yaml")]
     Check {
         /// The files, or directories of them; they share one namespace
         #[arg(required = true)]
@@ -18,6 +19,7 @@ pub(crate) enum FlowArgs {
         config: Option<PathBuf>,
     },
     /// Write flow files in their one form; comments stay
+    #[command(after_long_help = "Example: tidegate flow fmt --check flows")]
     Fmt {
         /// The files, or directories of them
         #[arg(required = true)]
@@ -36,8 +38,10 @@ pub(crate) enum FlowArgs {
         run: RunArgs,
     },
     /// Show the plan of a flow: inputs, state, timers, topics, and every way out
+    #[command(after_long_help = "Example: tidegate flow explain order_totals.flow --graph")]
     Explain(FlowExplain),
     /// Run test files on a model of the flow, in virtual time
+    #[command(after_long_help = "Example: tidegate flow test tests")]
     Test {
         /// The test files, or directories of them
         #[arg(required = true)]

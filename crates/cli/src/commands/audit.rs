@@ -1,47 +1,336 @@
 //! `tidegate audit`.
 
-use tidegate_core::books::{
-    Account, Audit, AuditVerdict, AuditedPath, Bucket, ComponentKind, Discrepancy, NotCompared,
-};
-use tidegate_core::{audit_components, iso_time};
+use std::path::Path;
 
-use crate::args::{AuditArgs, Output};
+use serde::Serialize;
+use tidegate_core::books::{
+    Account, Audit, AuditVerdict, Audited, AuditedPath, Bucket, ComponentKind, Discrepancy,
+    NotCompared, WitnessChange, WitnessLoss,
+};
+use tidegate_core::env::Env;
+use tidegate_core::{audit_components, iso_time};
+use tidegate_logger::spill::SpillDirectory;
+
+use crate::args::{AuditArgs, AuditCommand, Output};
+use crate::confirm::confirm;
 use crate::parts::InspectionTargets;
 use crate::report::{ErrorReport, Exit};
-use crate::table;
+use crate::witness::{Witness, WitnessComparison, WitnessFile, WitnessScope, accepted_by, compare};
+use crate::{settings, table};
 
-pub(crate) async fn run(arguments: &AuditArgs, output: Output) -> Result<Exit, ErrorReport> {
-    let inspection = InspectionTargets::of(arguments).await.map_err(unreadable)?;
+/// Losses of one component by the witness that are shown to people, one line each.
+const SHOWN_LOSSES: usize = 10;
+
+/// The result, for programs.
+#[derive(Serialize)]
+struct AuditReport<'a> {
+    components: &'a [Audited],
+    /// Events that are not accounted for, by the books or by the witness.
+    unaccounted: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    witness: Option<WitnessReport<'a>>,
+}
+
+/// The result of the comparison with the witness, for programs.
+#[derive(Serialize)]
+struct WitnessReport<'a> {
+    file: String,
+    /// The time at which it was written; none for a new one.
+    at: Option<&'a str>,
+    compared: u64,
+    missing: &'a [WitnessLoss],
+    not_looked_at: &'a [String],
+    /// Whether it has the numbers of today now.
+    written: bool,
+}
+
+pub(crate) async fn run(arguments: &AuditCommand, output: Output) -> Result<Exit, ErrorReport> {
+    let asked = AskedWitness::of(arguments)?;
+    let inspection = InspectionTargets::of(&arguments.books).await;
+    let inspection = inspection.map_err(|report| unreadable(report, asked.as_ref()))?;
+    let is_witnessed = asked.as_ref().is_some_and(|asked| asked.count() > 0);
     // Silence must not pass for proof: a script that audits nothing is wrong.
-    if inspection.components.is_empty() {
-        return Err(ErrorReport::new(
-            "audit.nothing",
-            "there is nothing to audit, and nothing was",
-        )
-        .with_hint(
-            "name a spill directory with `--spill DIR`, a log with `--log-dir DIR` or a database \
-             with `--store URL`, or set `eventlog.async.spillover-path`, `log` or `store` in the \
-             configuration",
-        )
-        .with_exit(Exit::Usage));
+    if inspection.components.is_empty() && !is_witnessed {
+        return Err(nothing());
     }
     let components: Vec<_> = inspection.components.iter().collect();
     let audit = audit_components(&components, &inspection.components).await;
-    let audit = audit.map_err(|failure| unreadable(failure.into()))?;
-    output.print(&audit, || text(&audit))?;
+    let audit = audit.map_err(|failure| unreadable(failure.into(), asked.as_ref()))?;
+    let compared = match &asked {
+        None => None,
+        Some(asked) => {
+            let now = accepted_by(&inspection.components).await?;
+            Some(asked.compare(arguments, now)?)
+        }
+    };
+    let by_witness = compared
+        .as_ref()
+        .map_or(0, |compared| match compared.is_accepted {
+            true => 0,
+            false => compared.found.lost(),
+        });
+    let report = AuditReport {
+        components: &audit.components,
+        unaccounted: audit.unaccounted + by_witness,
+        witness: asked
+            .as_ref()
+            .zip(compared.as_ref())
+            .map(|(asked, compared)| WitnessReport {
+                file: asked.file.path().display().to_string(),
+                at: asked.earlier.as_ref().map(|earlier| earlier.at.as_str()),
+                compared: compared.found.compared,
+                missing: &compared.found.losses,
+                not_looked_at: &compared.found.skipped,
+                written: compared.is_written,
+            }),
+    };
+    output.print(&report, || {
+        let mut lines = vec![text(&audit)];
+        if let Some((asked, compared)) = asked.as_ref().zip(compared.as_ref()) {
+            lines.extend(asked.lines(compared));
+        }
+        lines.push(verdict(&audit, by_witness));
+        lines.join("\n")
+    })?;
     Ok(match audit.verdict() {
+        _ if by_witness > 0 => Exit::Loss,
         AuditVerdict::Clean => Exit::Ok,
         AuditVerdict::Findings => Exit::Findings,
         AuditVerdict::Loss => Exit::Loss,
     })
 }
 
-/// The rows of a damaged database were acknowledged and cannot be read.
-fn unreadable(report: ErrorReport) -> ErrorReport {
-    match report.is("store.damaged") {
-        true => report.with_exit(Exit::Loss),
-        false => report,
+fn nothing() -> ErrorReport {
+    ErrorReport::new(
+        "audit.nothing",
+        "no component was found, so nothing was audited",
+    )
+    .with_hint(
+        "name a spill directory with `--spill DIR`, a log with `--log-dir DIR` or a database \
+         with `--store URL`, or set `eventlog.async.spillover-path`, `log` or `store` in the \
+         configuration",
+    )
+    .with_exit(Exit::Usage)
+}
+
+/// The rows of a damaged database were acknowledged and cannot be read. Events that a witness
+/// knows of and that are nowhere are gone.
+fn unreadable(report: ErrorReport, asked: Option<&AskedWitness>) -> ErrorReport {
+    let is_gone = ["store.missing", "store.schema", "log.missing"]
+        .iter()
+        .any(|code| report.is(code));
+    let is_gone = |asked: &&AskedWitness| is_gone || asked.is_directory_gone;
+    match asked.filter(|asked| asked.count() > 0).filter(is_gone) {
+        Some(asked) => {
+            let events = table::counted(asked.count(), "event");
+            let path = asked.file.path().display();
+            let hint = format!("the witness `{path}` knows of {events}");
+            report.with_hint(hint).with_exit(Exit::Loss)
+        }
+        None if report.is("store.damaged") => report.with_exit(Exit::Loss),
+        None => report,
     }
+}
+
+/// The witness that a command is held against.
+struct AskedWitness {
+    file: WitnessFile,
+    earlier: Option<Witness>,
+    scope: WitnessScope,
+    /// Whether the command line names it. The one of the configuration is written by `run` alone.
+    is_named: bool,
+    /// Whether a spill directory that is named is not there.
+    is_directory_gone: bool,
+}
+
+/// The witness beside the components of today, and what became of its file.
+struct ComparedWitness {
+    found: WitnessComparison,
+    is_accepted: bool,
+    is_written: bool,
+}
+
+impl AskedWitness {
+    /// The witness that is named, else the configured one where its file is there.
+    fn of(arguments: &AuditCommand) -> Result<Option<Self>, ErrorReport> {
+        let scope = scope(&arguments.books);
+        if let Some(path) = &arguments.witness {
+            let file = WitnessFile::at(path, &Env::system());
+            let earlier = file.read()?;
+            let mut dirs = arguments.books.spills.spill.iter();
+            return Ok(Some(Self {
+                file,
+                earlier,
+                scope,
+                is_named: true,
+                is_directory_gone: dirs.any(|dir| matches!(dir.try_exists(), Ok(false))),
+            }));
+        }
+        if scope != WitnessScope::Everything {
+            return Ok(None);
+        }
+        let config = settings::quietly(&arguments.books.spills.file)?;
+        let Some(path) = config.text("audit.witness") else {
+            return Ok(None);
+        };
+        let file = WitnessFile::at(Path::new(path), &Env::system());
+        let earlier = file.read()?;
+        Ok(earlier.map(|earlier| Self {
+            file,
+            earlier: Some(earlier),
+            scope,
+            is_named: false,
+            is_directory_gone: false,
+        }))
+    }
+
+    /// How many events it knows of.
+    fn count(&self) -> u64 {
+        self.earlier.as_ref().map_or(0, Witness::count)
+    }
+
+    /// Compares it, and replaces it if nothing is lost or what is lost is accepted.
+    fn compare(
+        &self,
+        arguments: &AuditCommand,
+        now: Vec<tidegate_core::books::AcceptedEvents>,
+    ) -> Result<ComparedWitness, ErrorReport> {
+        let found = compare(self.earlier.as_ref(), now, &self.scope);
+        let is_lost = !found.losses.is_empty();
+        if is_lost && arguments.accept {
+            let lost = table::counted(found.lost(), "event");
+            let path = self.file.path().display();
+            let what = format!("the witness `{path}` forgets {lost} that are gone");
+            let unconfirmed = ErrorReport::new(
+                "witness.unconfirmed",
+                format!("{what}, and nobody confirmed it: nothing was written"),
+            );
+            let hint = "give `--yes` to go on without being asked";
+            let unconfirmed = unconfirmed.with_hint(hint);
+            confirm(&what, arguments.yes, unconfirmed)?;
+        }
+        let is_accepted = is_lost && arguments.accept;
+        let is_written = self.is_named && (!is_lost || is_accepted);
+        if is_written {
+            self.file.write(found.next.clone())?;
+        } else if self.is_named {
+            self.file.write_newer(found.next.clone())?;
+        }
+        Ok(ComparedWitness {
+            found,
+            is_accepted,
+            is_written,
+        })
+    }
+
+    /// The lines for people.
+    fn lines(&self, compared: &ComparedWitness) -> Vec<String> {
+        let path = self.file.path().display();
+        let found = &compared.found;
+        let mut lines = match &self.earlier {
+            None => vec![format!("witness {path}: written for the first time")],
+            Some(earlier) => {
+                let events = table::counted(found.compared, "event");
+                vec![format!(
+                    "witness {path} of {}: {events} compared",
+                    earlier.at
+                )]
+            }
+        };
+        let mut component = None;
+        let mut of_it = 0;
+        for loss in &found.losses {
+            let of = Some((loss.kind, &loss.component));
+            if component != of {
+                (component, of_it) = (of, 0);
+            }
+            of_it += 1;
+            match of_it {
+                ..=SHOWN_LOSSES => lines.push(loss_line(loss)),
+                next if next == SHOWN_LOSSES + 1 => lines.push(format!(
+                    "{}: … and more (`-o json` has all)",
+                    loss.component
+                )),
+                _ => {}
+            }
+        }
+        lines.extend(
+            found
+                .skipped
+                .iter()
+                .map(|name| format!("{name}: not looked at, so not compared")),
+        );
+        if compared.is_accepted {
+            let lost = table::counted(found.lost(), "event");
+            lines.push(format!(
+                "{lost} of the witness are accepted as gone; it was written anew"
+            ));
+        } else if self.is_named && !compared.is_written {
+            let newer = self.file.newer();
+            lines.push(format!(
+                "the witness stays as it is; the numbers of today are in `{}` until you run this with \
+                 `--accept`",
+                newer.display()
+            ));
+        }
+        lines
+    }
+}
+
+/// The part that a command line looks at. A user who names one kind of thing wants that alone.
+fn scope(arguments: &AuditArgs) -> WitnessScope {
+    let mut parts = Vec::new();
+    let loggers = arguments.spills.spill.iter();
+    let loggers = loggers.map(|dir| (ComponentKind::Logger, Some(SpillDirectory::name_of(dir))));
+    parts.extend(loggers);
+    let of = |kinds: &[ComponentKind]| kinds.iter().map(|kind| (*kind, None)).collect::<Vec<_>>();
+    let in_store = [
+        ComponentKind::Queue,
+        ComponentKind::Relay,
+        ComponentKind::EventLog,
+    ];
+    if arguments.store.is_some() {
+        parts.extend(of(&in_store));
+    }
+    if arguments.at.dir.is_some() || arguments.at.url.is_some() {
+        parts.extend(of(&[ComponentKind::Topic]));
+    }
+    if arguments.at.url.is_some() {
+        parts.extend(of(&in_store));
+    }
+    match parts.is_empty() {
+        true => WitnessScope::Everything,
+        false => WitnessScope::Only(parts),
+    }
+}
+
+fn loss_line(loss: &WitnessLoss) -> String {
+    let WitnessLoss {
+        component,
+        change,
+        bucket,
+        count,
+        id,
+        ..
+    } = loss;
+    let what = match (change, id) {
+        (_, Some(id)) => format!("event {id} is gone"),
+        (WitnessChange::Replaced, None) => {
+            "events are gone and others are in their place".to_owned()
+        }
+        (WitnessChange::Gone | WitnessChange::Shrank, None) => {
+            let are = if *count == 1 { "is" } else { "are" };
+            format!("{} {are} gone", table::counted(*count, "event"))
+        }
+    };
+    let all = match change {
+        WitnessChange::Gone => ", as all of it",
+        WitnessChange::Shrank | WitnessChange::Replaced => "",
+    };
+    format!(
+        "{component}: {what}{all} (bucket {bucket}{})",
+        born(*bucket)
+    )
 }
 
 fn text(audit: &Audit) -> String {
@@ -49,24 +338,30 @@ fn text(audit: &Audit) -> String {
         "component",
         "kind",
         "accepted",
-        "kept by the books",
-        "kept on disk",
-        "dead letters by the books",
-        "dead letters on disk",
+        "kept",
+        "found",
+        "dead letters",
+        "removed",
+        "lost",
         "missing",
         "unverifiable",
     ];
     let rows = audit.components.iter().map(|audited| {
         let kept = |account: &Account| kept(audited.kind, account);
-        let dead = |account: &Account| account.dead_lettered;
+        let dead = audited.books.dead_lettered - audited.removed.dead_lettered;
+        let dead_found = audited.recount.dead_lettered;
         vec![
             audited.name.clone(),
             audited.kind.to_string(),
             audited.books.accepted.to_string(),
             (kept(&audited.books) - kept(&audited.removed)).to_string(),
             kept(&audited.recount).to_string(),
-            (dead(&audited.books) - dead(&audited.removed)).to_string(),
-            dead(&audited.recount).to_string(),
+            match dead == dead_found {
+                true => dead.to_string(),
+                false => format!("{dead}, {dead_found} found"),
+            },
+            audited.removed.accepted.to_string(),
+            audited.books.lost.total().to_string(),
             audited.unaccounted.to_string(),
             audited.unverifiable.to_string(),
         ]
@@ -80,21 +375,38 @@ fn text(audit: &Audit) -> String {
         lines.extend(
             findings.map(|one| format!("{}: {} ({})", audited.name, one.message, one.code)),
         );
+        let notes = audited.notes.iter();
+        lines.extend(notes.map(|note| format!("{}: note: {note}", audited.name)));
         for path in &audited.paths {
             lines.extend(path_lines(&audited.name, path));
         }
     }
+    lines.join("\n")
+}
+
+/// The last line.
+fn verdict(audit: &Audit, by_witness: u64) -> String {
     let findings: usize = audit.components.iter().map(|one| one.findings.len()).sum();
-    lines.push(match audit.unaccounted {
+    let lost: i64 = audit
+        .components
+        .iter()
+        .map(|one| one.books.lost.total())
+        .sum();
+    match audit.unaccounted + by_witness {
         0 if findings > 0 => {
             let findings = table::counted(findings as u64, "finding");
             format!("! {findings}: no event is certainly gone, and this is no proof that none is")
         }
+        // A group has its own books of the events of its topic.
+        0 if lost > 0 => {
+            format!(
+                "✓ every event is accounted for; {lost} are in the books as lost, with the reason"
+            )
+        }
         0 => "✓ every event is accounted for".to_owned(),
         1 => "✗ 1 event is NOT accounted for".to_owned(),
         count => format!("✗ {count} events are NOT accounted for"),
-    });
-    lines.join("\n")
+    }
 }
 
 /// Lines about the events that a component delivered. A path that cannot be closed here is said: silence
@@ -146,12 +458,23 @@ fn line(missing: &Discrepancy) -> String {
         (..0, None) => format!("{} events are there that should not be", -count),
         (count, None) => format!("{count} events are missing"),
     };
-    let born = match bucket {
-        Bucket::Minute(0) | Bucket::Offsets { .. } => None,
-        Bucket::Minute(minute) => iso_time(minute * 60_000),
-        Bucket::Hour(hour) => iso_time(hour * 3_600_000),
-        Bucket::Day(day) => iso_time(day * 86_400_000),
-    };
-    let born = born.map_or_else(String::new, |born| format!(", from {born}"));
+    let born = born(*bucket);
     format!("{what} (place {place}, bucket {bucket}{born}, count {count})")
+}
+
+/// The time of a bucket in words, where it has one.
+fn born(bucket: Bucket) -> String {
+    let (from, to) = match bucket {
+        // Ids that do not tell when they were born.
+        Bucket::Minute(0) | Bucket::Hour(0) | Bucket::Day(0) | Bucket::Offsets { .. } => {
+            return String::new();
+        }
+        Bucket::Minute(minute) => (minute * 60_000, (minute + 1) * 60_000),
+        Bucket::Hour(hour) => (hour * 3_600_000, (hour + 1) * 3_600_000),
+        Bucket::Day(day) => (day * 86_400_000, (day + 1) * 86_400_000),
+    };
+    match (iso_time(from), iso_time(to)) {
+        (Some(from), Some(to)) => format!(", born from {from} to {to}"),
+        (_, _) => String::new(),
+    }
 }

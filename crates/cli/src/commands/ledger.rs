@@ -1,18 +1,45 @@
 //! `tidegate ledger`.
 
-use tidegate_client::{ProcessClient, reachable};
+use std::time::Duration;
+
+use tidegate_client::{ClientError, ProcessClient, reachable};
+use tidegate_core::env::Clock;
+use tidegate_core::env::system::SystemClock;
 
 use crate::args::{self, Output};
-use crate::report::{ErrorReport, Exit, MessageFormat, print_ledger};
+use crate::report::{ErrorReport, Exit, MessageFormat, is_terminal, print_bytes, print_ledger};
 use crate::settings;
 
-pub(crate) async fn run(arguments: &args::LedgerArgs, output: Output) -> Result<Exit, ErrorReport> {
+/// Shows it once, or again and again.
+pub(crate) async fn watch(
+    arguments: &args::LedgerCommand,
+    output: Output,
+) -> Result<Exit, ErrorReport> {
+    let Some(seconds) = arguments.watch else {
+        return run(&arguments.at, output).await;
+    };
+    let clock = SystemClock::new();
+    loop {
+        if output == Output::Table && is_terminal() {
+            // The screen from its beginning.
+            print_bytes(b"\x1b[2J\x1b[H")?;
+        }
+        run(&arguments.at, output).await?;
+        clock.sleep(Duration::from_secs(seconds)).await;
+    }
+}
+
+async fn run(arguments: &args::LedgerArgs, output: Output) -> Result<Exit, ErrorReport> {
     let target = target(arguments)?;
     let ledger = target.ledger().await.map_err(|error| {
-        let doing = format!("no ledger from {}", target.shown());
+        let hint = match &error {
+            ClientError::Unreachable { .. } => {
+                "is `tidegate run` running there? see `tidegate explain ledger.unreachable`"
+            }
+            ClientError::Refused { .. } => error.hint(),
+        };
         // error-page: ledger.unreachable
-        ErrorReport::of("ledger.unreachable", &doing, &error)
-            .with_hint("is `tidegate run` running there? see docs/errors/ledger.unreachable.md")
+        ErrorReport::of("ledger.unreachable", "no ledger", &error).with_hint(hint)
     })?;
     print_ledger(&ledger, output)
 }

@@ -106,10 +106,15 @@ fn announce(process: &Process, address: SocketAddr, file: Option<&Path>, format:
             } else {
                 ""
             };
+            // Without it the answer would be 401; the token itself is not shown.
+            let token = match process.config.secret("server.token") {
+                Some(_) => "TIDEGATE_TOKEN=… ",
+                None => "",
+            };
             say(&format!(
                 "tidegate {version} · {source}\n{parts}  ✓ server   http://{address}   \
                  (health /readyz, metrics /metrics, books /tidegate/ledger, API /openapi.json)\n  \
-                 try:  {demo}tidegate ledger --url http://{address}"
+                 try:  {demo}{token}tidegate ledger --url http://{address}"
             ));
         }
     }

@@ -1,14 +1,16 @@
 //! `tidegate send`.
 
+use std::cell::Cell;
 use std::io::Read;
 
 use serde::Serialize;
+use tidegate_client::wire::NewRecord;
 use tidegate_core::env::Env;
 use tidegate_core::{EventId, EventIds, Topic};
 use tidegate_log::{Append, EVENT_ID, Log, LogError, Record};
 
 use super::input::InputLines;
-use crate::args::{Output, SendArgs};
+use crate::args::{LineFormat, Output, SendArgs};
 use crate::log;
 use crate::report::{ErrorReport, Exit, print_bytes};
 
@@ -35,16 +37,24 @@ pub(crate) async fn run(arguments: &SendArgs, output: Output) -> Result<Exit, Er
         topic,
         arguments,
         output,
+        next_partition: Cell::new(env.entropy.fork("send").next_u64()),
+        partitions: Cell::new(1),
     };
     // A topic that is not there is said before anything is read.
     let described = sender.log.describe(&sender.topic).await;
     let sent = match described {
         Err(error) => Err(error.into()),
-        Ok(_) if arguments.tombstone => sender.send(vec![None]).await,
-        Ok(_) => match &arguments.value {
-            Some(value) => sender.send(vec![Some(value.clone().into_bytes())]).await,
-            None => sender.send_lines(std::io::stdin().lock()).await,
-        },
+        Ok(described) => {
+            sender.partitions.set(described.config.partitions.max(1));
+            match &arguments.value {
+                _ if arguments.tombstone => sender.send(vec![sender.record(None)], None).await,
+                Some(value) => {
+                    let record = sender.record(Some(value.clone().into_bytes()));
+                    sender.send(vec![record], None).await
+                }
+                None => sender.send_lines(std::io::stdin().lock()).await,
+            }
+        }
     };
     drop(sender);
     reached.close().await;
@@ -63,28 +73,89 @@ struct Sender<'a> {
     topic: Topic,
     arguments: &'a SendArgs,
     output: Output,
+    /// Records without a key go to one partition after the other, from one that chance picks: a command that sends
+    /// one record is mostly one of many.
+    next_partition: Cell<u64>,
+    partitions: Cell<u32>,
+}
+
+/// A record as it is asked for: where it goes, apart from its topic.
+struct AskedRecord {
+    record: Record,
+    partition: Option<i32>,
+    id: Option<EventId>,
 }
 
 impl Sender<'_> {
-    /// Sends every line.
+    /// Sends every line from the one that is asked for.
     async fn send_lines(&self, input: impl Read) -> Result<(), ErrorReport> {
         let mut input = InputLines::new(input);
+        let first = self.arguments.from_line.unwrap_or(1);
+        let mut next = 1;
         while let Some(lines) = input.next_batch()? {
-            self.send(lines.into_iter().map(Some).collect()).await?;
+            let mut records = Vec::with_capacity(lines.len());
+            let mut begin = None;
+            for line in lines {
+                let number = next;
+                next += 1;
+                if number < first {
+                    continue;
+                }
+                begin.get_or_insert(number);
+                match self.read(line) {
+                    Ok(record) => records.push(record),
+                    Err(why) => {
+                        // The lines before it are good.
+                        self.send(records, begin).await?;
+                        return Err(unreadable(number, &why));
+                    }
+                }
+            }
+            self.send(records, begin).await?;
         }
         Ok(())
     }
 
-    async fn send(&self, values: Vec<Option<Vec<u8>>>) -> Result<(), ErrorReport> {
-        let mut ids = Vec::with_capacity(values.len());
-        let mut appends = Vec::with_capacity(values.len());
-        for value in values {
-            let id = self.ids.mint();
+    /// The record of a line.
+    fn read(&self, line: Vec<u8>) -> Result<AskedRecord, String> {
+        if self.arguments.format == LineFormat::Json {
+            let new: NewRecord =
+                serde_json::from_slice(&line).map_err(|error| error.to_string())?;
+            let id = new.id;
+            let append =
+                new.into_append(self.topic.clone(), id.unwrap_or_else(|| self.ids.mint()))?;
+            return Ok(AskedRecord {
+                id: append.record.headers.event_id(),
+                partition: append.partition.map(|partition| partition.0),
+                record: append.record,
+            });
+        }
+        let Some(separator) = &self.arguments.key_separator else {
+            return Ok(self.record(Some(line)));
+        };
+        let mut windows = line.windows(separator.len());
+        let at = windows.position(|window| window == separator.as_bytes());
+        let at = at.ok_or_else(|| format!("it has no `{separator}` between key and value"))?;
+        let value = line[at + separator.len()..].to_vec();
+        let mut asked = self.record(Some(value));
+        asked.record = asked.record.key(line[..at].to_vec());
+        Ok(asked)
+    }
+
+    /// Sends these records; `line` is where the first of them stands in the input.
+    async fn send(&self, records: Vec<AskedRecord>, line: Option<u64>) -> Result<(), ErrorReport> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut ids = Vec::with_capacity(records.len());
+        let mut appends = Vec::with_capacity(records.len());
+        for asked in records {
+            let id = asked.id.unwrap_or_else(|| self.ids.mint());
             ids.push(id);
-            appends.push(self.append(id, value));
+            appends.push(self.append(id, asked));
         }
         let positions = self.log.append(appends).await;
-        let positions = positions.map_err(|error| failed(error, &ids))?;
+        let positions = positions.map_err(|error| failed(error, &ids, line))?;
         let mut text = Vec::new();
         for (id, position) in ids.into_iter().zip(positions) {
             let sent = Sent {
@@ -102,7 +173,8 @@ impl Sender<'_> {
         print_bytes(&text)
     }
 
-    fn append(&self, id: EventId, value: Option<Vec<u8>>) -> Append {
+    /// The record of a value, with what the command line says of all of them.
+    fn record(&self, value: Option<Vec<u8>>) -> AskedRecord {
         let mut record = Record {
             value: value.map(Into::into),
             ..Record::default()
@@ -113,32 +185,68 @@ impl Sender<'_> {
         for (name, value) in &self.arguments.headers {
             record = record.header(name, value);
         }
-        let append = Append::new(self.topic.clone(), record.event_id(id));
-        match self.arguments.partition {
+        AskedRecord {
+            record,
+            partition: self.arguments.partition,
+            id: None,
+        }
+    }
+
+    fn append(&self, id: EventId, asked: AskedRecord) -> Append {
+        let has_key = asked.record.key.is_some();
+        let append = Append::new(self.topic.clone(), asked.record.event_id(id));
+        match asked.partition {
             Some(partition) => append.partition(partition),
-            None => append,
+            None if has_key => append,
+            None => {
+                let next = self.next_partition.get();
+                self.next_partition.set(next.wrapping_add(1));
+                let partition = next % u64::from(self.partitions.get());
+                append.partition(i32::try_from(partition).unwrap_or(0))
+            }
         }
     }
 }
 
+/// The report of a line that is no record.
+fn unreadable(line: u64, why: &str) -> ErrorReport {
+    ErrorReport::new("input.invalid", format!("line {line} of the input: {why}")).with_hint(
+        format!("all lines before it were sent; mend it and go on with `--from-line {line}`"),
+    )
+}
+
 /// The report of records that were not sent, or whose outcome is unknown: then it names them, because no id
 /// of them was printed.
-fn failed(error: LogError, ids: &[EventId]) -> ErrorReport {
+fn failed(error: LogError, ids: &[EventId], line: Option<u64>) -> ErrorReport {
     let code = error.code();
     let report = ErrorReport::from(error);
     let is_in_doubt = matches!(
         code.as_str(),
         "log.outcome-unknown" | "log.stopped" | "log.closed"
     );
+    let resume = line.map(|line| {
+        format!("line {line} is the first that is not known to be there; `--from-line {line}` goes on with it")
+    });
     if !is_in_doubt {
-        return report;
+        return match resume {
+            Some(resume) => report.with_further_hint(&resume),
+            None => report,
+        };
     }
-    let ids: Vec<String> = ids.iter().map(EventId::to_string).collect();
+    let shown: Vec<String> = ids.iter().take(SHOWN_IDS).map(EventId::to_string).collect();
+    let more = match ids.len().saturating_sub(SHOWN_IDS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let resume = resume.map_or_else(String::new, |resume| format!("; {resume}"));
     report.with_hint(format!(
-        "look with `tidegate where ID` before sending again: each of these may be there: {}",
-        ids.join(", ")
+        "look with `tidegate where ID` before sending again: each of these may be there: {}{more}{resume}",
+        shown.join(", ")
     ))
 }
+
+/// Ids in doubt that a hint names.
+const SHOWN_IDS: usize = 10;
 
 #[cfg(test)]
 mod tests {
@@ -153,7 +261,8 @@ mod tests {
             why: "no answer".to_owned(),
         };
         let names = |error: LogError| {
-            let told = failed(error, &ids).to_json().to_string();
+            let told = failed(error, &ids, Some(41)).to_json().to_string();
+            assert!(told.contains("--from-line 41"), "{told}");
             ids.iter().all(|id| told.contains(&id.to_string()))
         };
         assert!(names(unknown));

@@ -4,11 +4,14 @@ mod from;
 mod line;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_core::Offset;
 use tidegate_core::env::{Clock, Env, Task};
-use tidegate_log::{Batch, Log, LogError, PartitionDescription, Read, TopicPartition};
+use tidegate_log::{
+    Batch, Log, LogError, PartitionDescription, Read, StoredRecord, TopicPartition,
+};
 use tokio::sync::mpsc;
 
 use super::send::topic;
@@ -21,6 +24,8 @@ use line::line;
 
 /// How long one read waits for a record. A log that is closed meanwhile is noticed after it.
 const WAIT: Duration = Duration::from_secs(2);
+/// The wait before a log that is away is asked again.
+const AWAY: Duration = Duration::from_secs(1);
 /// Batches that wait to be printed.
 const WAITING: usize = 4;
 
@@ -74,6 +79,7 @@ impl Following<'_> {
         };
         let (batches, mut read) = mpsc::channel(WAITING);
         let mut readers = Readers(Vec::new());
+        let is_away = Arc::new(AtomicBool::new(false));
         for partition in partitions {
             let at = TopicPartition::new(topic.clone(), partition.partition.0);
             let reader = Reader {
@@ -81,6 +87,8 @@ impl Following<'_> {
                 until: self.arguments.until.map(|_| partition.end),
                 log: Arc::clone(&self.log),
                 batches: batches.clone(),
+                clock: Arc::clone(&self.clock),
+                is_away: Arc::clone(&is_away),
                 at,
             };
             let task = env.spawn.spawn("tail", Box::pin(reader.run()));
@@ -107,17 +115,23 @@ impl Following<'_> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let shown = usize::try_from(left).unwrap_or(usize::MAX);
-            let shown = &batch.records[..batch.records.len().min(shown)];
-            left -= shown.len() as u64;
             let mut text = Vec::new();
-            for stored in shown {
+            let wanted = batch.records.iter().filter(|stored| self.is_wanted(stored));
+            for stored in wanted.take(usize::try_from(left).unwrap_or(usize::MAX)) {
+                left -= 1;
                 let cluster = self.log.cluster();
-                line(&mut text, stored, &batch.at, cluster, self.output)?;
+                let format = (self.output, self.arguments.format.as_deref());
+                line(&mut text, stored, &batch.at, cluster, format)?;
             }
             print_bytes(&text)?;
         }
         Ok(exit)
+    }
+
+    /// Whether a record has the key that is asked for.
+    fn is_wanted(&self, stored: &StoredRecord) -> bool {
+        let key = self.arguments.key.as_ref();
+        key.is_none_or(|key| stored.record.key.as_deref() == Some(key.as_bytes()))
     }
 
     /// The offset at which a partition is begun.
@@ -131,6 +145,10 @@ impl Following<'_> {
             Some(_) => From::Earliest,
             None => From::Latest,
         };
+        if let Some(last) = self.arguments.last {
+            let first = partition.end.0.saturating_sub(i64::from(last));
+            return Ok(Offset(first).max(partition.start));
+        }
         let from = self.arguments.from.clone().unwrap_or(usual);
         let wanted = match from {
             From::Earliest => return Ok(partition.start),
@@ -161,6 +179,14 @@ impl Drop for Readers {
     }
 }
 
+/// Whether a log that cannot be asked now may answer later.
+fn is_transient(error: &LogError) -> bool {
+    matches!(
+        error.code().as_str(),
+        "log.unavailable" | "process.unreachable"
+    )
+}
+
 /// Reads one partition.
 struct Reader {
     log: Arc<dyn Log>,
@@ -169,6 +195,9 @@ struct Reader {
     /// Where to stop; none never does.
     until: Option<Offset>,
     batches: mpsc::Sender<Result<Batch, LogError>>,
+    clock: Arc<dyn Clock>,
+    /// Whether somebody has said that the log is away.
+    is_away: Arc<AtomicBool>,
 }
 
 impl Reader {
@@ -196,10 +225,21 @@ impl Reader {
                     self.from = *start;
                 }
                 Err(LogError::Damaged { to, .. }) if *to > self.from => self.from = *to,
+                // A process that is started again answers at the same address.
+                Err(error) if self.until.is_none() && is_transient(error) => {
+                    if !self.is_away.swap(true, Ordering::Relaxed) {
+                        say(&format!("{error}; waiting for it"));
+                    }
+                    self.clock.sleep(AWAY).await;
+                    continue;
+                }
                 Err(_) => {
                     self.batches.send(batch).await.ok();
                     return;
                 }
+            }
+            if self.is_away.swap(false, Ordering::Relaxed) {
+                say("the log answers again");
             }
             let is_empty = batch.as_ref().is_ok_and(|batch| batch.records.is_empty());
             if !is_empty && self.batches.send(batch).await.is_err() {

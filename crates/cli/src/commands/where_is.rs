@@ -3,26 +3,80 @@
 use serde_json::{Map, Value};
 use tidegate_core::{EventId, EventLocation, EventTrace};
 
-use crate::args::{AuditArgs, Output};
+use super::input::InputLines;
+use crate::args::{AuditArgs, Output, WhereArg};
 use crate::parts::InspectionTargets;
-use crate::report::{ErrorReport, Exit};
+use crate::report::{ErrorReport, Exit, print_bytes};
 use crate::table;
 
 pub(crate) async fn run(
-    id: EventId,
+    asked: WhereArg,
     arguments: &AuditArgs,
     output: Output,
 ) -> Result<Exit, ErrorReport> {
     let inspection = InspectionTargets::of(arguments).await?;
-    let mut history = Vec::new();
-    for component in &inspection.components {
-        history.extend(component.locate(id).await?);
-    }
-    let Some(trace) = EventTrace::new(id, history) else {
+    let WhereArg::Event(id) = asked else {
+        return each_of_input(&inspection, output).await;
+    };
+    let Some(trace) = locate(&inspection, id).await? else {
         return Err(unknown(id, &inspection));
     };
     output.print(&trace, || text(&trace))?;
     Ok(Exit::Ok)
+}
+
+async fn locate(
+    inspection: &InspectionTargets,
+    id: EventId,
+) -> Result<Option<EventTrace>, ErrorReport> {
+    let mut history = Vec::new();
+    for component in &inspection.components {
+        history.extend(component.locate(id).await?);
+    }
+    Ok(EventTrace::new(id, history))
+}
+
+/// One line for each id of standard input. The exit code is 1 if one of them is nowhere.
+async fn each_of_input(
+    inspection: &InspectionTargets,
+    output: Output,
+) -> Result<Exit, ErrorReport> {
+    let mut input = InputLines::new(std::io::stdin().lock());
+    let mut exit = Exit::Ok;
+    while let Some(lines) = input.next_batch()? {
+        for line in lines {
+            let line = String::from_utf8_lossy(&line);
+            let given = line.trim();
+            if given.is_empty() {
+                continue;
+            }
+            let id: EventId = given.parse().map_err(|error| {
+                ErrorReport::new("usage.id", format!("`{given}` is no id: {error}"))
+                    .with_exit(Exit::Usage)
+            })?;
+            let mut shown = Vec::new();
+            match locate(inspection, id).await? {
+                Some(trace) => output.add_line(&mut shown, &trace, || brief(&trace))?,
+                None => {
+                    exit = Exit::Failed;
+                    let document = serde_json::json!({ "id": id, "place": null });
+                    output.add_line(&mut shown, &document, || format!("{id} was not found"))?;
+                }
+            }
+            print_bytes(&shown)?;
+        }
+    }
+    Ok(exit)
+}
+
+fn brief(trace: &EventTrace) -> String {
+    let now = trace.history.last().map_or_else(String::new, place);
+    let at = trace.at.as_deref().unwrap_or("an unknown time");
+    let place = now.replace('_', " ");
+    table::plain(&format!(
+        "{} is {place} at {}, since {at}",
+        trace.id, trace.component
+    ))
 }
 
 fn unknown(id: EventId, inspection: &InspectionTargets) -> ErrorReport {

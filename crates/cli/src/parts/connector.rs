@@ -10,7 +10,7 @@ use tidegate_connector::{
     ConsumedRecord, DltStrategy, ForwardHandler, HandOff, HandlerAnswer, HandlerFailure,
     HttpHandler, LogHandler, OrderingMode, RecordHandler,
 };
-use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{
     Classify, Code, Component, EventId, EventLocation, Failure, HealthFinding, Topic,
@@ -146,6 +146,11 @@ impl Component for OfflineBindings {
             open.close().await;
             accounts
         })
+    }
+
+    /// Its events are those of topics.
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {

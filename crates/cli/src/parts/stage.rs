@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate_client::RemoteComponent;
 use tidegate_config::{Config, Part as Section};
-use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding};
 use tidegate_flow::plan::FlowPlan;
@@ -197,6 +197,11 @@ impl Component for OfflineStage {
             open.close().await;
             accounts
         })
+    }
+
+    /// Its events are those of topics.
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {

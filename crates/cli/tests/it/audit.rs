@@ -154,7 +154,7 @@ fn nothing_to_audit_is_said_and_a_directory_that_cannot_be_read_fails() {
     let dir = tempfile::tempdir().unwrap();
     let ran = run_in(dir.path(), &["audit"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("nothing to audit"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("nothing was audited"), "{}", ran.stderr);
     assert!(ran.stderr.contains("--spill DIR"), "{}", ran.stderr);
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
     assert_eq!(ran.code, Some(2));

@@ -296,3 +296,82 @@ fn imported_files_stand_under_the_one_that_imports_them() {
     let imports = places.iter().filter(|place| place.contains("imports"));
     assert!(imports.count() >= 3, "{problems:#?}");
 }
+
+#[test]
+fn init_writes_a_file_that_holds_and_never_changes_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = run_in(dir.path(), &["check", "-o", "json"]);
+    assert_eq!(ran.json()["error"]["code"], "config.unreadable");
+    assert!(ran.stderr.contains("tidegate init"), "{}", ran.stderr);
+    assert_eq!(run_in(dir.path(), &["init"]).code, Some(0));
+    let ran = run_in(dir.path(), &["check"]);
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+    let file = dir.path().join("tidegate.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    // The blocks that are commented out hold as well.
+    let (whole, commented) = text.split_once("\n# audit:\n").unwrap();
+    let commented: String = commented
+        .lines()
+        .filter(|line| !line.starts_with("# Bindings"))
+        .map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line)))
+        .collect();
+    std::fs::write(&file, format!("{whole}\naudit:\n{commented}")).unwrap();
+    let ran = run_in(dir.path(), &["check"]);
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+    std::fs::write(&file, "log: {}\n").unwrap();
+    let ran = run_in(dir.path(), &["init", "-o", "json"]);
+    assert_eq!(
+        (ran.code, &ran.json()["error"]["code"]),
+        (Some(1), &"init.exists".into())
+    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "log: {}\n");
+}
+
+#[test]
+fn doctor_says_of_each_thing_whether_it_is_well_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tidegate.yaml");
+    std::fs::write(&file, "server: {listen: \"127.0.0.1:0\"}\n").unwrap();
+    let doctor = || run_in(dir.path(), &["doctor", "-o", "json"]);
+    let ran = doctor();
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+    let checks = ran.json()["checks"].clone();
+    let names: Vec<_> = checks
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert_eq!(names, ["config", "clock", "log", "store", "server"]);
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "nothing is made: {left:?}");
+    // Everything that is wrong is said, with what to do.
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = busy.local_addr().unwrap();
+    let text = format!(
+        "server: {{listen: \"{listen}\"}}\naudit: {{witness: ./witness}}\nlog: {{embedded: {{path: ./log, \
+         journal-size: 900000GiB}}}}\nstore: {{url: \"sqlite://./x.db\"}}\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    std::fs::write(dir.path().join("x.db"), "this is no database".repeat(100)).unwrap();
+    let ran = doctor();
+    assert_eq!(ran.code, Some(3), "{} {}", ran.stdout, ran.stderr);
+    let checks = ran.json()["checks"].clone();
+    let wrong = checks
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|one| one["ok"] == false);
+    let wrong: Vec<_> = wrong
+        .map(|one| {
+            assert!(one["todo"].is_string(), "{one}");
+            &one["name"]
+        })
+        .collect();
+    assert_eq!(wrong, ["log", "store", "server", "witness"], "{checks}");
+    let shown = run_in(dir.path(), &["doctor"]).stdout;
+    assert!(
+        shown.contains("✓ clock") && shown.contains("✗ server") && shown.contains("→ "),
+        "{shown}"
+    );
+}

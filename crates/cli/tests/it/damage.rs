@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::command::{Ran, run_in};
 use crate::queue_books::{Tables, settled};
-use crate::spill::spilled;
+use crate::spill::{spill_more, spilled};
 
 /// The effect of a damage, as its program knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,8 +160,18 @@ fn is_read_of_books(bytes: &[u8], at: usize) -> bool {
     at < start + 8 + length as usize
 }
 
+/// Puts an older copy in the place of a directory. Its files agree with each other, so that only a witness tells.
+fn replace_by_old_copy(base: &Path, work: &Path, dir: &Path) {
+    copy_dir(&base.with_extension("old"), dir);
+    std::fs::copy(base.with_extension("witness"), work.join("witness")).unwrap();
+}
+
 fn damage_spill(random: &mut dyn Entropy, base: &Path, work: &Path) -> (String, Truth) {
     let dir = work.join("spill");
+    if random.below(10) == 0 {
+        replace_by_old_copy(base, work, &dir);
+        return (format!("spill: {OLD_COPY}"), Truth::Gone);
+    }
     copy_dir(base, &dir);
     let before = contents(&dir);
     if random.below(10) == 0 {
@@ -231,6 +241,9 @@ fn log_config(dir: &Path) -> EmbeddedConfig {
 const TOPICS: [&str; 2] = ["orders", "payments"];
 const RECORDS: usize = 48;
 
+/// The damage that an audit notices with a witness alone.
+const OLD_COPY: &str = "replaced by an old copy, with a witness";
+
 /// A log whose records are in segments, as a stop leaves it; and the same as a kill leaves it a second after
 /// the last commit.
 fn make_logs(runtime: &Runtime, stopped: &Path, killed: &Path) {
@@ -244,6 +257,7 @@ fn make_logs(runtime: &Runtime, stopped: &Path, killed: &Path) {
         for number in 0..RECORDS {
             if number == RECORDS / 2 {
                 log.storage().tidy().await.unwrap();
+                copy_dir(&open, &stopped.with_extension("old"));
             }
             let topic = Topic::new(TOPICS[number % 2]).unwrap();
             let record = Record::new(format!("value {number:03} {}", "x".repeat(90)));
@@ -311,12 +325,16 @@ fn damage_log(
     work: &Path,
 ) -> (String, Truth) {
     let dir = work.join("log");
-    copy_dir(base, &dir);
     let which = if is_killed {
         "killed log"
     } else {
         "stopped log"
     };
+    if !is_killed && random.below(10) == 0 {
+        replace_by_old_copy(base, work, &dir);
+        return (format!("{which}: {OLD_COPY}"), Truth::Gone);
+    }
+    copy_dir(base, &dir);
     if random.below(10) == 0 {
         return (format!("{which}: none"), Truth::Whole);
     }
@@ -472,9 +490,23 @@ fn a11_random_single_damages_are_called_what_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let runtime = Runtime::new().unwrap();
     let spill = dir.path().join("spill");
-    spilled(&spill, 60);
+    spilled(&spill, 40);
+    copy_dir(&spill, &dir.path().join("spill.old"));
+    spill_more(&spill, 20);
     let (stopped, killed) = (dir.path().join("stopped"), dir.path().join("killed"));
     make_logs(&runtime, &stopped, &killed);
+    for arguments in [
+        ["audit", "--spill", "spill", "--witness", "spill.witness"],
+        [
+            "audit",
+            "--log-dir",
+            "stopped",
+            "--witness",
+            "stopped.witness",
+        ],
+    ] {
+        assert_eq!(run_in(dir.path(), &arguments).code, Some(0));
+    }
     let tables = Tables::on_sqlite(dir.path());
     settled(&tables);
     tables.close();
@@ -496,7 +528,11 @@ fn a11_random_single_damages_are_called_what_they_are() {
             1 | 2 => &["audit", "-o", "json", "--log-dir", "log"],
             _ => &["audit", "-o", "json", "--store", "sqlite://./queue.db"],
         };
-        let ran = run_in(work, arguments);
+        let witness: &[&str] = match kind.ends_with(OLD_COPY) {
+            true => &["--witness", "witness"],
+            false => &[],
+        };
+        let ran = run_in(work, &[arguments, witness].concat());
         // Where bytes in the middle of a page were overwritten, only the database knows what they were.
         let is_open = kind.ends_with("64 bytes overwritten");
         let truth = match ran.code {

@@ -102,3 +102,94 @@ fn version_completions_and_manual_are_there() {
         "{man}"
     );
 }
+
+/// The lines and columns that the short help of a command may take.
+const HELP_LINES: usize = 40;
+const HELP_COLUMNS: usize = 100;
+
+/// The commands below one, by the list of its help.
+pub(crate) fn commands_below(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = listed.take_while(|line| !line.is_empty());
+    // Text that is indented further is the rest of the line before.
+    let named = listed.filter_map(|line| {
+        line.strip_prefix("  ")
+            .filter(|line| !line.starts_with(' '))
+    });
+    let names = named.filter_map(|line| line.split_whitespace().next());
+    names
+        .filter(|name| *name != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
+fn each_command(path: &[&str], visit: &mut impl FnMut(&[&str], &str, bool)) {
+    let help = run(&[path, &["-h"]].concat());
+    assert_eq!(help.code, Some(0), "{path:?}: {}", help.stderr);
+    let below = commands_below(&help.stdout);
+    visit(path, &help.stdout, below.is_empty());
+    for name in &below {
+        each_command(&[path, &[name.as_str()]].concat(), visit);
+    }
+}
+
+#[test]
+fn every_command_has_a_short_help_an_example_and_refuses_wrong_usage_as_json() {
+    let mut count = 0;
+    each_command(&[], &mut |path, help, is_leaf| {
+        count += 1;
+        let lines = help.lines().count();
+        assert!(lines <= HELP_LINES, "{path:?} takes {lines} lines\n{help}");
+        let columns = help.lines().map(|line| line.chars().count()).max();
+        assert!(
+            columns <= Some(HELP_COLUMNS),
+            "{path:?} takes {columns:?} columns\n{help}"
+        );
+        if is_leaf {
+            let long = run(&[path, &["--help"]].concat()).stdout;
+            let name = format!("tidegate {}", path.join(" "));
+            let example = long.split_once("Example").map(|(_, example)| example);
+            assert!(
+                example.is_some_and(|text| text.contains(&name)),
+                "{path:?}\n{long}"
+            );
+        }
+        for asks in [&["-o", "json"][..], &["--output=json"]] {
+            let ran = run(&[path, &["--no-such-option"], asks].concat());
+            assert_eq!(ran.code, Some(2), "{path:?}: {}", ran.stderr);
+            let error = &ran.json()["error"];
+            assert_eq!(error["code"], "usage.arguments", "{path:?}");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("--no-such-option"), "{path:?}: {message}");
+        }
+    });
+    assert!(count > 40, "{count} commands");
+    let ran = run(&["-o", "json"]);
+    assert_eq!(
+        (ran.code, &ran.json()["error"]["code"]),
+        (Some(2), &"usage.arguments".into())
+    );
+}
+
+#[test]
+fn explain_prints_the_page_of_any_code() {
+    for (code, text) in [
+        ("log.missing", "restore a backup of the directory"),
+        ("line.unproven", "cannot be told from a write that was cut"),
+        ("http.body-too-large", "server.max-body"),
+        ("stage.init.metrics", "a step of a start failed"),
+        ("TG0301", "TG0301"),
+    ] {
+        let ran = run(&["explain", code]);
+        assert_eq!(ran.code, Some(0), "{code}: {}", ran.stderr);
+        assert!(ran.stdout.contains(text), "{code}: {}", ran.stdout);
+        assert!(!ran.stdout.contains("]("), "{code}: {}", ran.stdout);
+        let ran = run(&["explain", code, "-o", "json"]);
+        assert_eq!(ran.json()["code"], code);
+    }
+    let ran = run(&["explain", "log.mising", "-o", "json"]);
+    assert_eq!(
+        (ran.code, &ran.json()["error"]["hint"]),
+        (Some(2), &"did you mean `log.missing`?".into())
+    );
+}

@@ -448,3 +448,122 @@ fn topics_are_listed_and_follow_the_configuration() {
         ran.stdout
     );
 }
+
+#[test]
+fn keys_stand_in_the_lines_or_in_json_and_a_send_resumes_at_its_line() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    let ran = run_with_input(dir, &["send", "orders", "-K", ":"], "ada:1\nbob:2:3\n");
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let json = "{\"key\":\"eve\",\"value\":\"4\",\"headers\":[{\"name\":\"h\",\"value\":\"x\"}]}\n";
+    let ran = run_with_input(dir, &["send", "orders", "--format", "json"], json);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let pairs = |dir: &Path| {
+        let read = read_all(dir).into_iter();
+        let mut pairs: Vec<_> = read
+            .map(|one| {
+                format!(
+                    "{}={}",
+                    one["key"].as_str().unwrap(),
+                    one["value"].as_str().unwrap()
+                )
+            })
+            .collect();
+        pairs.sort();
+        pairs
+    };
+    assert_eq!(pairs(dir), ["ada=1", "bob=2:3", "eve=4"]);
+    // A line that is none stops it, says where, and those before it are there.
+    let input = "k:5\nno key\nk:6\n";
+    let ran = run_with_input(dir, &["send", "orders", "-K", ":", "-o", "json"], input);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("input.invalid") && ran.stderr.contains("--from-line 2"),
+        "{}",
+        ran.stderr
+    );
+    let rest = ["send", "orders", "-K", ":", "--from-line", "3"];
+    assert_eq!(run_with_input(dir, &rest, input).code, Some(0));
+    assert_eq!(pairs(dir), ["ada=1", "bob=2:3", "eve=4", "k=5", "k=6"]);
+
+    let tail = ["tail", "orders", "--until", "end"];
+    let shown = |more: &[&str]| run_in(dir, &[&tail[..], more].concat()).stdout;
+    assert_eq!(shown(&["--key", "eve", "-f", "%k/%v/%h"]), "eve/4/h=x\n");
+    assert_eq!(shown(&["--key", "k", "-f", "%v", "-n", "1"]), "6\n");
+    assert!(shown(&["--key", "eve"]).ends_with("eve  4  h=x\n"));
+}
+
+#[test]
+fn records_without_a_key_that_are_sent_one_by_one_reach_every_partition() {
+    let dir = configured(CONFIG);
+    for n in 0..24 {
+        let ran = run_in(dir.path(), &["send", "orders", "--value", &n.to_string()]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    }
+    let read = read_all(dir.path());
+    let zero = read.iter().filter(|one| one["partition"] == 0).count();
+    assert!((1..24).contains(&zero), "{zero} of 24 are in partition 0");
+}
+
+#[test]
+fn where_reads_ids_from_standard_input() {
+    let dir = configured(CONFIG);
+    let id = send_one(dir.path(), "one");
+    let nobody = "019a8f3e-5c00-7abc-8def-0123456789ab";
+    let ran = run_with_input(
+        dir.path(),
+        &["where", "-", "-o", "json"],
+        format!("{id}\n\n{nobody}\n"),
+    );
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let found = lines(&ran);
+    assert_eq!(found.len(), 2);
+    assert_eq!(
+        (&found[0]["id"], &found[0]["place"]),
+        (&id.as_str().into(), &"queued".into())
+    );
+    assert_eq!(
+        (&found[1]["id"], &found[1]["place"]),
+        (&nobody.into(), &Value::Null)
+    );
+    let ran = run_with_input(dir.path(), &["where", "-"], format!("{id}\n"));
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.stdout.contains("is queued at orders"), "{}", ran.stdout);
+    assert_eq!(
+        run_with_input(dir.path(), &["where", "-"], "no id\n").code,
+        Some(2)
+    );
+}
+
+#[test]
+fn topics_are_listed_with_their_partitions_and_records() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    for value in ["one", "two"] {
+        send_one(dir, value);
+    }
+    let running = crate::running::Running::start(dir, &[]);
+    for at in [&[][..], &["--url", &format!("http://{}", running.address)]] {
+        let ran = run_in(dir, &[&["topic", "ls", "-o", "json"][..], at].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let topic = &ran.json()["topics"][0];
+        assert_eq!(
+            (&topic["name"], &topic["records"]),
+            (&"orders".into(), &2.into())
+        );
+        let ran = run_in(
+            dir,
+            &[&["topic", "show", "orders", "-o", "json"][..], at].concat(),
+        );
+        assert_eq!(ran.json()["partitions"][0]["end"], 2, "{}", ran.stdout);
+    }
+    drop(running);
+    let shown = run_in(dir, &["topic", "show", "orders"]).stdout;
+    assert_eq!(
+        shown.lines().filter(|line| line.contains(" 2 ")).count(),
+        1,
+        "{shown}"
+    );
+    let ran = run_in(dir, &["topic", "show", "nope", "-o", "json"]);
+    assert_eq!(ran.json()["error"]["code"], "log.unknown-topic");
+}

@@ -126,7 +126,7 @@ fn a_record_that_was_cut_out_by_hand_is_named() {
     let ran = run_with_input(dir, &["log", "repair", "-o", "json"], "y\n");
     assert_eq!(
         (ran.code, &ran.json()["error"]["code"]),
-        (Some(1), &"repair.unconfirmed".into())
+        (Some(2), &"repair.unconfirmed".into())
     );
     let numbers = "posts 1 event as lost:damaged and 0 events as lost:commit_damaged";
     let message = ran.json()["error"]["message"].to_string();

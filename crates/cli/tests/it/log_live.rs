@@ -1,12 +1,12 @@
 //! The log of a running process, and the commands that find its directory held.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::command::{run_in, run_with_input, tidegate};
 use crate::log::{CONFIG, configured, lines, read_all, send_one};
+use crate::log_audit::turn;
 use crate::running::Running;
 
 fn stop(running: Running) -> (Option<i32>, String, String) {
@@ -19,6 +19,53 @@ fn orders(document: &serde_json::Value) -> &serde_json::Value {
     let mut components = document["components"].as_array().unwrap().iter();
     let found = components.find(|component| component["name"] == "orders");
     found.unwrap_or_else(|| panic!("{document}"))
+}
+
+#[test]
+fn damage_that_a_running_process_finds_is_in_its_health_its_metrics_and_its_log() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    // A stop puts the records into segments.
+    send_one(dir, "first-value");
+    send_one(dir, "second-value");
+    let running = Running::start(dir, &[]);
+    assert!(!running.get("/health").contains("DEGRADED"));
+    turn(&dir.join("log/topic-orders"), ".seg", "first-value");
+    let ran = run_in(dir, &["audit"]);
+    assert_eq!(ran.code, Some(4), "{} {}", ran.stdout, ran.stderr);
+    // Health is looked at once a second.
+    let is_told = || {
+        let health = running.get("/health");
+        health.contains("DEGRADED") && health.contains("damaged")
+    };
+    within(is_told, "health does not tell");
+    let metrics = running.get("/metrics");
+    assert!(
+        metrics.contains("\ntidegate_log_damage_found_total "),
+        "{metrics}"
+    );
+    let (_, _, said) = stop(running);
+    assert!(said.contains("the log is damaged"), "{said}");
+}
+
+#[test]
+fn damage_to_the_files_themselves_is_found_by_the_process_that_has_them() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    send_one(dir, "first-value");
+    let running = Running::start(dir, &[]);
+    let manifest = dir.join("log/manifest");
+    let mut bytes = std::fs::read(&manifest).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&manifest, bytes).unwrap();
+    let ran = run_in(dir, &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(3), "{} {}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("\"log.manifest\""), "{}", ran.stdout);
+    within(
+        || running.get("/health").contains("DEGRADED"),
+        "health does not tell",
+    );
+    stop(running);
 }
 
 #[test]
@@ -287,32 +334,6 @@ fn within(mut is_so: impl FnMut() -> bool, what: &str) {
 }
 
 #[test]
-fn a_tail_ends_with_an_error_when_its_process_is_gone() {
-    let dir = configured(CONFIG);
-    let running = Running::start(dir.path(), &[]);
-    send_one(dir.path(), "x");
-    let mut child = tidegate(dir.path(), &["tail", "orders", "--from", "earliest"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    running.signal("-KILL");
-    running.end();
-    within(|| child.try_wait().unwrap().is_some(), "the tail goes on");
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("error[log.unavailable]"), "{stderr}");
-    assert!(!stderr.contains("broker"), "{stderr}");
-    assert!(stderr.contains("tidegate run"), "{stderr}");
-    assert!(free(dir.path()));
-}
-
-#[test]
 fn a_record_that_the_topic_takes_passes_the_door_and_one_that_it_does_not_is_named() {
     let dir = configured(CONFIG);
     let dir = dir.path();
@@ -331,11 +352,73 @@ fn a_record_that_the_topic_takes_passes_the_door_and_one_that_it_does_not_is_nam
     assert!(!ran.stderr.contains("broker"), "{}", ran.stderr);
 }
 
-/// Whether the directory can be opened by somebody else.
-fn free(dir: &Path) -> bool {
-    let status = Command::new("flock")
-        .args(["-n", "log/lock", "true"])
-        .current_dir(dir)
-        .status();
-    status.is_ok_and(|status| status.success())
+#[test]
+fn a_tail_survives_a_restart_of_the_process_that_has_the_log() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    let running = Running::start(dir, &[]);
+    let address = running.address.clone();
+    let mut tail = tidegate(
+        dir,
+        &[
+            "tail", "orders", "--from", "earliest", "-f", "%v", "--max", "2",
+        ],
+    )
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let mut said = BufReader::new(tail.stderr.take().unwrap()).lines();
+    let mut shown = BufReader::new(tail.stdout.take().unwrap()).lines();
+    send_one(dir, "one");
+    assert_eq!(shown.next().unwrap().unwrap(), "one");
+    assert_eq!(stop(running).0, Some(0));
+    let away = said.next().unwrap().unwrap();
+    assert!(away.contains("waiting for it"), "{away}");
+    let running = Running::start_at(dir, &address, &[]);
+    send_one(dir, "two");
+    assert_eq!(shown.next().unwrap().unwrap(), "two");
+    assert!(tail.wait().unwrap().success());
+    assert_eq!(stop(running).0, Some(0));
+}
+
+#[test]
+fn an_empty_append_to_a_topic_that_does_not_exist_and_a_time_in_microseconds_are_refused() {
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &[]);
+    let answer = running.post("/tidegate/log/nope", "{\"records\":[]}");
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    let late = "{\"records\":[{\"value\":\"x\",\"timestamp_ms\":1790000000000000}]}";
+    let answer = running.post("/tidegate/log/orders", late);
+    assert!(
+        answer.starts_with("HTTP/1.1 400") && answer.contains("after the year 9999"),
+        "{answer}"
+    );
+    let answer = running.get("/tidegate/log/orders/0?max=x");
+    assert!(
+        answer.contains("`max` is `x`, and must be a whole number"),
+        "{answer}"
+    );
+    let answer = running.get("/tidegate/log/orders/one");
+    assert!(
+        answer.contains("`partition` in the path is `one`, and must be a whole number (i32)"),
+        "{answer}"
+    );
+    let metrics = running.get("/metrics");
+    for family in [
+        "append_seconds",
+        "bytes",
+        "cache_bytes",
+        "queued_bytes",
+        "sync_seconds",
+    ] {
+        let name = format!("tidegate_log_{family}");
+        let is_there = metrics.contains(&format!("# TYPE {name} "));
+        assert_eq!(
+            is_there,
+            metrics.contains(&format!("# HELP {name} ")),
+            "{name}"
+        );
+    }
+    stop(running);
 }

@@ -183,7 +183,7 @@ fn o19_purge_removes_finished_rows_alone_by_command_and_over_http() {
         "--before",
         "2999-01-01T00:00:00Z",
     ];
-    assert_eq!(refused(dir, &purge, 1), "purge.unconfirmed");
+    assert_eq!(refused(dir, &purge, 2), "purge.unconfirmed");
     let yes: Vec<&str> = purge.iter().copied().chain(["--yes"]).collect();
     assert_eq!(ok(dir, &yes)["purged"], 0, "nothing is sent yet");
 

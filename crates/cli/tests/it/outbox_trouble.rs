@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tidegate::core::books::{Audited, ComponentAccount};
+use tidegate::core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate::core::env::{BoxFuture, Env};
 use tidegate::core::{Component, EventId, EventLocation, Failure, HealthFinding, Topic};
 use tidegate::log::{EmbeddedConfig, EmbeddedLog, Log, Read, TopicPartition};
@@ -212,6 +212,10 @@ impl Component for Standing {
     }
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

@@ -162,7 +162,7 @@ pub(crate) fn a_handler_that_is_gone_is_unregistered(app: &Application) {
     assert_eq!(answer(&shown, "gone")["result"], Value::Null, "{shown}");
     let unregister = ["queue", "unregister", "A", "gone"];
     let ran = run_in(app.dir.path(), &unregister);
-    assert_eq!(ran.code, Some(1));
+    assert_eq!(ran.code, Some(2));
     assert!(
         ran.stderr.contains("error[unregister.unconfirmed]"),
         "{}",

@@ -74,6 +74,14 @@ fn the_ledger_of_a_running_process_is_shown() {
     let ran = ask(&["--token", "sesame"]);
     assert_eq!(ran.code, Some(1));
     assert_eq!(ran.json()["error"]["code"], "ledger.unreachable");
+    // The address and the cause are said once.
+    let message = ran.json()["error"]["message"].as_str().unwrap().to_owned();
+    for part in ["http://127.0.0.1", "Connection refused"] {
+        assert_eq!(message.matches(part).count(), 1, "{message}");
+    }
+    let ran = run_in(dir.path(), &["ledger", "--url", "nonsense"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("http://HOST:PORT"), "{}", ran.stderr);
 }
 
 #[test]
@@ -107,6 +115,7 @@ fn it_does_not_start_exposed_or_on_a_busy_address() {
     );
     assert_eq!(ran.code, Some(3), "{}", ran.stderr);
     assert!(ran.stderr.contains("server.token"), "{}", ran.stderr);
+    assert_eq!(ran.json()["error"]["code"], "server.exposed");
     let running = Running::start(dir.path(), &[]);
     let listen = format!("server.listen={}", running.address);
     let ran = run_in(dir.path(), &["run", "--set", &listen, "-o", "json"]);

@@ -50,6 +50,13 @@ pub(crate) fn spilled(dir: &Path, count: usize) {
     assert_eq!(ids(dir).len(), count);
 }
 
+/// Spills so many more events there.
+pub(crate) fn spill_more(dir: &Path, count: usize) {
+    let logger = logger(dir, DEAD);
+    assert_eq!(logger.log_all((0..count).map(event)), count);
+    drop(logger.shutdown());
+}
+
 /// The ids in the active file, in the order of the events' numbers.
 pub(crate) fn ids(dir: &Path) -> Vec<String> {
     let bytes = std::fs::read(dir.join(ACTIVE)).unwrap();

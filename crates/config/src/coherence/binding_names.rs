@@ -117,6 +117,21 @@ fn has_name(binding: &View<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Topics are directories and topics of a broker by their names.
+pub(super) fn topics_have_names(topics: &View<'_>, findings: &mut Findings<'_>) {
+    for (name, entry) in topics.branch {
+        let is_none = matches!(name.as_str(), "" | "." | "..");
+        if is_none || strange(name).is_some() || name.len() > NAME_LIMIT {
+            // The path shows the name, unless a password is in it.
+            let message = format!(
+                "has a name that no topic can have: letters, digits, `.`, `_` and `-` are allowed, at most \
+                 {NAME_LIMIT}"
+            );
+            findings.problem(findings.at(&entry.key_spot(), &topics.path.name(name), message));
+        }
+    }
+}
+
 fn strange(name: &str) -> Option<char> {
     let is_word = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     name.chars().find(|c| !is_word(c))

@@ -23,6 +23,11 @@ pub(super) static SERVER: &[Key] = keys! {
     "request-timeout": SPAN_ABOVE_ZERO => Value("30s");
 };
 
+pub(super) static AUDIT: &[Key] = keys! {
+    /// A file on another disk that `run` writes its witness to, once a minute.
+    "witness": Text => Nothing;
+};
+
 pub(super) static CONSOLE: &[Key] = keys! {
     /// Filters that the console offers by name.
     "saved-filters": List(&Section(SAVED_FILTER)) => Nothing;

@@ -251,3 +251,21 @@ fn a_topic_and_a_group_are_bound_once() {
         "{found}"
     );
 }
+
+#[test]
+fn a_topic_has_a_name_that_a_directory_and_a_broker_can_have() {
+    let found =
+        problems("log: {topics: {\"bad name\": {}, \"..\": {}, \"a/b\": {}, good.one: {}}}");
+    assert_eq!(found.lines().count(), 3, "{found}");
+    for part in [
+        "log.topics.\"bad name\"",
+        "log.topics.\"a/b\"",
+        "log.topics.\"..\"",
+    ] {
+        assert!(
+            found.contains(&format!("{part}: has a name that no topic can have")),
+            "{found}"
+        );
+    }
+    assert!(found.starts_with("tidegate.yaml:1:16: "), "{found}");
+}

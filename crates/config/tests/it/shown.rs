@@ -93,7 +93,7 @@ proptest! {
         let mut inputs = Inputs::default();
         let name = name.replace('"', "x");
         for (path, value) in [
-            (format!("log.topics.\"{name}\".retention-size"), bytes.to_string()),
+            (format!("circuit-breakers.\"{name}\".failure-threshold"), (bytes % 1000 + 1).to_string()),
             ("outbox.loans.topic".to_owned(), topic),
             ("outbox.loans.table".to_owned(), table),
             ("outbox.loans.dlq-topic".to_owned(), control),

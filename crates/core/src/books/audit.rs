@@ -99,6 +99,9 @@ pub struct Audited {
     /// Everything else that is not as it should be.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<AuditFinding>,
+    /// Things to know that are no finding, for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 impl Audited {
@@ -135,6 +138,7 @@ impl Audited {
             missing,
             paths: Vec::new(),
             findings: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -171,6 +175,13 @@ impl Audited {
     #[must_use]
     pub fn with_findings(mut self, findings: impl IntoIterator<Item = AuditFinding>) -> Self {
         self.findings.extend(findings);
+        self
+    }
+
+    /// The same, with things to know that are no finding.
+    #[must_use]
+    pub fn with_notes(mut self, notes: impl IntoIterator<Item = String>) -> Self {
+        self.notes.extend(notes);
         self
     }
 

@@ -39,6 +39,21 @@ async fn sum_up<C: EventLogStatements>(db: &mut C) -> Result<Account, sqlx::Erro
     Ok(books.account())
 }
 
+/// The books of the events of all loggers.
+pub(crate) async fn books(store: &Store) -> Result<Books, EventLogError> {
+    let books =
+        on_either!(store, SqlAccess::LongSnapshot, "read the books", db => merged_books(db));
+    Ok(books?)
+}
+
+async fn merged_books<C: EventLogStatements>(db: &mut C) -> Result<Books, sqlx::Error> {
+    let mut books = db.books(&books_name(None)).await?;
+    for logger in logger_names(db).await?.values() {
+        books.merge(&db.books(&books_name(Some(logger))).await?);
+    }
+    Ok(books)
+}
+
 /// The books of the events of one logger.
 pub(crate) async fn logger_books(store: &Store, logger: String) -> Result<Books, EventLogError> {
     let books = on_either!(store, SqlAccess::LongSnapshot, "read the books of a logger",

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tidegate_core::books::{Audit, Audited, Books, ComponentAccount, ComponentKind};
+use tidegate_core::books::{
+    AcceptedEvents, Audit, Audited, Books, ComponentAccount, ComponentKind,
+};
 use tidegate_core::books::{AuditedPath, DeliveredEvents, NotCompared, Place};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, audit_components};
@@ -63,6 +65,10 @@ impl Component for Sender {
     }
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

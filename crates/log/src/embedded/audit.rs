@@ -11,6 +11,7 @@ use tidegate_core::{EventId, GroupName, Offset, Topic};
 use super::chunk::{Chunk, minute_of};
 use super::context::EmbeddedContext;
 use super::files;
+use super::manifest;
 use super::recover;
 use super::repair::DAMAGED;
 use super::scan::{Scan, ScanItem};
@@ -18,6 +19,7 @@ use super::secret::LogSecret;
 use super::segment::Minutes;
 use super::state::{GroupProgress, LogState, PartitionState, TopicState, UnknownLoss};
 use super::tally::{add_all, queue_all, queue_minutes};
+use super::topic_books::{TopicBooks, topic_books};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
@@ -64,6 +66,16 @@ pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<TopicAudit>, LogError>
     }
 }
 
+/// The books of the log in a directory that nobody has open, without a look at a record. A directory without a
+/// log gives nothing.
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub fn books(disk: &dyn Disk, dir: &Path) -> Result<Vec<TopicBooks>, LogError> {
+    let found = recover::look(disk, dir)?;
+    Ok(found.map_or_else(Vec::new, |found| topic_books(&found.state)))
+}
+
 /// The content of a directory, counted in one look.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DirectoryAudit {
@@ -87,27 +99,7 @@ pub fn audit_directory(disk: &dyn Disk, dir: &Path) -> Result<Option<DirectoryAu
     let Some(found) = recover::look(disk, dir)? else {
         return Ok(None);
     };
-    let mut findings = Vec::new();
-    if let Some((file, why)) = &found.manifest {
-        let message = format!("`{file}` cannot be used: {why}; the other one of the two is used");
-        findings.push(AuditFinding::new("log.manifest", message));
-    }
-    for (key, partition) in found.state.all() {
-        let Some(at) = found.state.name(key) else {
-            continue;
-        };
-        for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
-            let path = files::segment_path(dir, &at, segment);
-            let scan = Scan::open(disk, &path, segment, found.state.secret)?;
-            if let Some(scan) = scan
-                && !scan.has_magic()?
-            {
-                let file = segment.name(key.1);
-                let message = format!("{at}: `{file}` does not start with the header of a segment");
-                findings.push(AuditFinding::new("log.segment", message));
-            }
-        }
-    }
+    let findings = file_findings(disk, dir, &found.state, found.manifest.as_ref())?;
     let torn = found.torn.as_ref().map(|torn| {
         let (bytes, file, at) = (torn.bytes.len(), &torn.file, torn.at);
         let message = format!(
@@ -122,6 +114,37 @@ pub fn audit_directory(disk: &dyn Disk, dir: &Path) -> Result<Option<DirectoryAu
         findings,
         torn,
     }))
+}
+
+/// Damage of files that is no missing record.
+fn file_findings(
+    disk: &dyn Disk,
+    dir: &Path,
+    state: &LogState,
+    manifest: Option<&(&'static str, String)>,
+) -> Result<Vec<AuditFinding>, LogError> {
+    let mut findings = Vec::new();
+    if let Some((file, why)) = manifest {
+        let message = format!("`{file}` cannot be used: {why}; the other one of the two is used");
+        findings.push(AuditFinding::new("log.manifest", message));
+    }
+    for (key, partition) in state.all() {
+        let Some(at) = state.name(key) else {
+            continue;
+        };
+        for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
+            let path = files::segment_path(dir, &at, segment);
+            let scan = Scan::open(disk, &path, segment, state.secret)?;
+            if let Some(scan) = scan
+                && !scan.has_magic()?
+            {
+                let file = segment.name(key.1);
+                let message = format!("{at}: `{file}` does not start with the header of a segment");
+                findings.push(AuditFinding::new("log.segment", message));
+            }
+        }
+    }
+    Ok(findings)
 }
 
 /// The loss with the journal of a directory that is in no books: an audit that finds nothing else
@@ -185,12 +208,19 @@ pub fn scan_topic(
     Ok(Some(scanned))
 }
 
-/// Counts a running log at one cut.
-pub(super) fn live(context: &Arc<EmbeddedContext>) -> Result<Vec<TopicAudit>, LogError> {
+/// Counts a running log at one cut. Groups that it is writing just now are behind the cut.
+pub(super) fn live(context: &Arc<EmbeddedContext>) -> Result<DirectoryAudit, LogError> {
     // Pinned first: what the state speaks of is not removed from here on.
     let _pin = Pin::new(context);
     let cut = context.state().clone();
-    count(&*context.disk, &context.config.dir, &cut)
+    let (disk, dir) = (&*context.disk, context.config.dir.as_path());
+    let manifest = manifest::read(disk, dir)?.and_then(|found| found.damage);
+    Ok(DirectoryAudit {
+        topics: count(disk, dir, &cut)?,
+        loss: cut.unknown_loss(),
+        findings: file_findings(disk, dir, &cut, manifest.as_ref())?,
+        torn: None,
+    })
 }
 
 /// While it is held, no file is removed.

@@ -9,7 +9,7 @@ use tidegate_core::env::{Env, Task};
 use tidegate_core::{GroupName, Offset, Topic};
 use tokio::sync::{mpsc, oneshot};
 
-use super::audit::TopicAudit;
+use super::audit::{DirectoryAudit, TopicAudit};
 use super::config::EmbeddedConfig;
 use super::context::{EmbeddedContext, LogStatus, RefusalReason};
 use super::open::{OpenedLog, open};
@@ -83,7 +83,7 @@ struct Channels {
     writer_commands: mpsc::UnboundedSender<WriterCommand>,
     maintenance_commands: mpsc::Sender<MaintenanceCommand>,
     readers: Vec<mpsc::Sender<ThreadCall<SegmentReader>>>,
-    audits: mpsc::Sender<ReplySender<Vec<TopicAudit>>>,
+    audits: mpsc::Sender<ReplySender<DirectoryAudit>>,
 }
 
 impl EmbeddedStorage {
@@ -207,6 +207,14 @@ impl EmbeddedStorage {
     /// # Errors
     /// [`LogError::Closed`], [`LogError::Disk`].
     pub async fn audit(&self) -> Result<Vec<TopicAudit>, LogError> {
+        Ok(self.audit_files().await?.topics)
+    }
+
+    /// The same with the damage of files that is no missing record.
+    ///
+    /// # Errors
+    /// [`LogError::Closed`], [`LogError::Disk`], [`LogError::Format`] if no manifest can be used any more.
+    pub async fn audit_files(&self) -> Result<DirectoryAudit, LogError> {
         let (answer, done) = oneshot::channel();
         let audits = self.channels()?.audits;
         self.sent(audits.send(answer).await)?;

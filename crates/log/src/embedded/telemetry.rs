@@ -2,6 +2,40 @@
 
 use std::time::Duration;
 
+use metrics::{describe_counter, describe_gauge, describe_histogram};
+
+/// Says what each metric is, for people who read `/metrics`.
+pub(crate) fn describe() {
+    describe_histogram!(
+        "tidegate_log_append_seconds",
+        "How long after it was handed over a write was durable and answered."
+    );
+    describe_histogram!(
+        "tidegate_log_sync_seconds",
+        "How long a sync of the journal took."
+    );
+    describe_gauge!(
+        "tidegate_log_bytes",
+        "Bytes that the records of all topics take."
+    );
+    describe_gauge!(
+        "tidegate_log_cache_bytes",
+        "Bytes of records that are in no segment yet."
+    );
+    describe_gauge!(
+        "tidegate_log_queued_bytes",
+        "Bytes of commits that wait for the disk."
+    );
+    describe_counter!(
+        "tidegate_log_damage_found_total",
+        "How often a read or an audit came upon damage."
+    );
+    describe_gauge!(
+        "tidegate_log_compaction_bytes",
+        "Bytes of keys that the last round of compaction held."
+    );
+}
+
 /// A write was answered so long after it was handed over.
 pub(super) fn appended(took: Duration) {
     metrics::histogram!("tidegate_log_append_seconds").record(took.as_secs_f64());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::Offset;
 use tokio::sync::{mpsc, oneshot};
 
-use super::audit::{self, TopicAudit};
+use super::audit::{self, DirectoryAudit};
 use super::change::LogChange;
 use super::context::{EmbeddedContext, RefusalReason};
 use super::files;
@@ -394,7 +394,7 @@ pub(super) async fn run_reader(
 /// else's thread.
 pub(super) async fn run_auditor(
     context: Arc<EmbeddedContext>,
-    mut audits: mpsc::Receiver<ReplySender<Vec<TopicAudit>>>,
+    mut audits: mpsc::Receiver<ReplySender<DirectoryAudit>>,
 ) {
     while let Some(answer) = audits.recv().await {
         let is_closed = context.status().is_closed;
@@ -404,13 +404,18 @@ pub(super) async fn run_auditor(
             false if answer.is_closed() => continue,
             false => audit::live(&context),
         };
-        let mut audited = counted.iter().flatten();
-        if let Some(found) = audited.find(|found| found.unaccounted() > 0) {
-            let events = found.unaccounted();
-            context.note_damage(&format!(
-                "an audit of `{}` misses {events} events",
-                found.topic
-            ));
+        if let Ok(audit) = &counted {
+            let mut audited = audit.topics.iter();
+            if let Some(found) = audited.find(|found| found.unaccounted() > 0) {
+                let events = found.unaccounted();
+                context.note_damage(&format!(
+                    "an audit of `{}` misses {events} events",
+                    found.topic
+                ));
+            }
+            if let Some(finding) = audit.findings.first() {
+                context.note_damage(&finding.message);
+            }
         }
         answer.send(counted).ok();
     }

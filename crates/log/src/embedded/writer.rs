@@ -89,12 +89,13 @@ impl JournalWriter {
     }
 
     /// Writes an empty group behind the last commit, so that from here on damage to that is noticed. Nobody
-    /// waits for it, so a disk without room for it is no failure; the next commit does the same.
+    /// waits for it, so a disk without room for it is no failure; it is tried again after the next quiet second.
     pub(super) fn prove_last_commit(&mut self) {
-        if !std::mem::take(&mut self.is_unproven) {
+        if !self.is_unproven {
             return;
         }
-        // A group that would need a new file is not worth one; another commit will make it.
+        // A group that would need a new file is not worth one. The maintenance thread makes one ready, or another
+        // commit does.
         let size = group::size(group::HEADER + EMPTY_GROUP);
         if self.journal.needs_file(size, Use::Commits) && self.context.pool().is_empty() {
             return;

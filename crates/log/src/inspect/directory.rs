@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Topic};
 
-use super::{NAME, OpenLog, OwnedGroup, account, audited, owned};
+use super::{NAME, OpenLog, OwnedGroup, accepted, account, audited, owned};
 use crate::embedded::{self, EmbeddedConfig, ScannedPartition};
 use crate::error::LogError;
 
@@ -72,7 +72,8 @@ impl LogDirectory {
         let mut last = look()?;
         for _ in 1..LOOKS {
             let is_clean = last.topics.iter().all(|found| found.missing.is_empty());
-            if (is_clean && last.loss.is_none() && last.findings.is_empty()) || !is_held {
+            let is_whole = last.loss.is_none() && last.findings.is_empty() && last.torn.is_none();
+            if (is_clean && is_whole) || !is_held {
                 break;
             }
             self.env.clock.sleep(PAUSE).await;
@@ -81,7 +82,9 @@ impl LogDirectory {
         last.topics
             .retain(|found| !owned::has(&self.owned, &found.topic, found.group.as_ref()));
         // Of what a process is writing just now nothing is known yet.
-        last.findings.extend(last.torn.take().filter(|_| !is_held));
+        if !is_held {
+            last.findings.extend(last.torn.take());
+        }
         Ok(last)
     }
 }
@@ -100,12 +103,15 @@ impl Component for LogDirectory {
         })
     }
 
-    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
         Box::pin(async {
-            let counted = self.count().await?;
-            let loss = counted.loss.as_ref();
-            Ok(audited(counted.topics, loss, counted.findings))
+            let (disk, dir) = (&*self.env.disk, self.config.dir.as_path());
+            Ok(accepted(&embedded::books(disk, dir)?))
         })
+    }
+
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async { Ok(audited(self.count().await?)) })
     }
 
     fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {

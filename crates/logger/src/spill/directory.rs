@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tidegate_core::books::{
-    AuditFinding, Audited, ComponentAccount, ComponentKind, DeliveredEvents, Place,
+    AcceptedEvents, AuditFinding, Audited, ComponentAccount, ComponentKind, DeliveredEvents, Place,
 };
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFinding};
@@ -129,6 +129,17 @@ impl Component for SpillDirectory {
                 kind: ComponentKind::Logger,
                 account: self.count().await?.books.account(),
             }])
+        })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async {
+            let books = self.count().await?.books;
+            Ok(vec![AcceptedEvents::of(
+                &self.name,
+                ComponentKind::Logger,
+                &books,
+            )])
         })
     }
 

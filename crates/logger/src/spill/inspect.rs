@@ -306,7 +306,7 @@ fn look_at(file: &str, role: Role, line: &WalkedLine<'_>, covered: u64) -> Optio
         (None, false) if role == Role::Active => finding(
             FindingLevel::Note,
             "line.torn",
-            "the last line is torn; it was never acknowledged, and opening the directory sets it \
+            "the last line is torn: a write that was cut, or damage; opening the directory sets it \
              aside",
         ),
         (None, _) if line.is_replayed => None,

@@ -83,7 +83,9 @@ fn count(
         is_known,
         found: Books::default(),
         new: Books::default(),
+        replayed_below: 0,
         seen: BTreeSet::new(),
+        torn: Vec::new(),
         waiting: Vec::new(),
         kept: Vec::new(),
     };
@@ -125,8 +127,12 @@ struct Counting<'a> {
     found: Books,
     /// Lines that are newer than the books.
     new: Books,
+    /// Lines with lower numbers were replayed, in a file that was changed.
+    replayed_below: u64,
     /// Numbers and ids that were counted: a line that was doubled is one event.
     seen: BTreeSet<(u64, EventId)>,
+    /// Last lines without an end that cannot be read, and that the books do not cover.
+    torn: Vec<AuditFinding>,
     /// Lines that cannot be read, in files that wait and in those that are kept.
     waiting: Vec<UnreadableLine>,
     kept: Vec<UnreadableLine>,
@@ -164,13 +170,32 @@ impl Counting<'_> {
 
     /// The snapshot, from the position with which the books agree.
     fn replay(&mut self) -> Result<(), SpillError> {
-        let (file, _) = self.open(REPLAY)?;
+        let (file, bytes) = self.open(REPLAY)?;
         let is_it = |position: &ReplayPosition| fits(&*file, position);
         match self.written.replay.filter(is_it) {
             Some(position) if position.is_done => Ok(()),
             Some(position) => {
                 let end = Some(position.end);
                 self.spilled(REPLAY, position.offset, end, u64::MAX)
+            }
+            // The books are written before another file gets this name, so this one was changed. Its lines tell by
+            // their numbers which of them were replayed.
+            None if self.is_known && self.written.replay.is_some_and(|known| !known.is_done) => {
+                let replayed = self.written.replay.map_or(0, |known| known.lines);
+                let mut lines = LineReader::new(0, bytes);
+                let mut first = None;
+                while first.is_none()
+                    && let Some(raw) =
+                        at("read", &self.dir.join(REPLAY), lines.next_filled(&*file))?
+                {
+                    let line = line::read(raw.bytes, raw.offset);
+                    let seq = line.and_then(|line| line.seq);
+                    first = seq.map(|seq| seq.saturating_sub(raw.number - 1));
+                }
+                self.replayed_below = first.map_or(0, |first| first.saturating_add(replayed));
+                let counted = self.spilled(REPLAY, 0, None, u64::MAX);
+                self.replayed_below = 0;
+                counted
             }
             None => {
                 // Rotated after the books were written: it was the active file then, and the cursor, which
@@ -197,6 +222,9 @@ impl Counting<'_> {
             let is_beyond_books = !self.is_known || raw.offset >= covered;
             // A line that is being written has no end yet.
             if !raw.is_whole && is_beyond_books {
+                if line::read(raw.bytes, raw.offset).is_none() {
+                    self.torn.push(torn(name, &raw));
+                }
                 continue;
             }
             let Some(line) = line::read(raw.bytes, raw.offset) else {
@@ -204,10 +232,11 @@ impl Counting<'_> {
                     .push(UnreadableLine::new(&raw, is_beyond_books));
                 continue;
             };
-            if let Some(seq) = line.seq
-                && !self.seen.insert((seq, line.id))
-            {
-                continue;
+            if let Some(seq) = line.seq {
+                let is_replayed = seq < self.replayed_below && seq <= self.written.seq;
+                if is_replayed || !self.seen.insert((seq, line.id)) {
+                    continue;
+                }
             }
             self.found.move_one(line.id, None, Some(Place::Spilled));
             let is_new = match line.seq {
@@ -273,6 +302,7 @@ impl Counting<'_> {
         if !new.is_empty() {
             findings.push(unproven(new.len()));
         }
+        findings.extend(self.torn);
         let mut missing = Vec::new();
         let mut gaps = self.chain.missing;
         gaps.extend(difference(&expected, &found_or_named));
@@ -373,6 +403,16 @@ fn set_aside(count: u64, id: Option<EventId>) -> AuditFinding {
         ),
     };
     AuditFinding::new("line.corrupt", message).about(id)
+}
+
+/// The finding of a last line without an end. The place tells it apart from the next one that is being written.
+fn torn(name: &str, raw: &RawLine<'_>) -> AuditFinding {
+    let (bytes, offset) = (raw.bytes.len(), raw.offset);
+    let message = format!(
+        "the last {bytes} bytes of `{name}`, from byte {offset}, are no whole line: a write that was cut, or \
+         damage; they may have been acknowledged"
+    );
+    AuditFinding::new("line.unproven", message)
 }
 
 /// The finding of lines behind everything that is certain.

@@ -446,6 +446,10 @@ impl OutboxTables {
         account
     }
 
+    pub(super) fn books(&self) -> Books {
+        self.books.clone()
+    }
+
     pub(super) fn recount(&self, now: i64) -> OutboxRecount {
         let mut count = RowCount::default();
         for row in self.rows.values() {

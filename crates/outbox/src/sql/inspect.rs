@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Account, LossReason, Place, Posting, postings};
+use tidegate_core::books::{Account, Books, LossReason, Place, Posting, postings};
 use tidegate_store::sql::{OwnColumns, SqlAccess, SqlConnection};
 use tidegate_store::{span_ms, sqlx};
 
@@ -235,6 +235,13 @@ pub(super) async fn account<D: OutboxDatabase>(outbox: &SqlOutbox<D>) -> Asked<A
             show_in_flight(&mut account, claimed);
             Ok(account)
         })
+    });
+    Ok(call.await?)
+}
+
+pub(super) async fn books<D: OutboxDatabase>(outbox: &SqlOutbox<D>) -> Asked<Books> {
+    let call = outbox.call(SqlAccess::LongSnapshot, "read the books", move |c, x| {
+        Box::pin(async move { c.books(&x.component).await })
     });
     Ok(call.await?)
 }

@@ -345,6 +345,10 @@ impl<D: OutboxDatabase> OutboxStore for SqlOutbox<D> {
         Box::pin(inspect::account(self))
     }
 
+    fn books(&self) -> OutboxFuture<'_, Books> {
+        Box::pin(inspect::books(self))
+    }
+
     fn recount(&self) -> OutboxFuture<'_, OutboxRecount> {
         Box::pin(inspect::recount(self))
     }

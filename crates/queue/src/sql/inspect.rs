@@ -166,6 +166,10 @@ pub(super) async fn account<C: InspectStatements>(db: &mut C) -> Result<Account,
     Ok(account)
 }
 
+pub(super) async fn books<C: InspectStatements>(db: &mut C) -> Result<Books, sqlx::Error> {
+    db.books().await
+}
+
 /// Every event by where the tables say that it is, a stretch of numbers at a time.
 pub(super) async fn recount<C: InspectStatements>(
     db: &mut C,

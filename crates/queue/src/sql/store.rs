@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::EventId;
-use tidegate_core::books::Account;
+use tidegate_core::books::{Account, Books};
 use tidegate_core::env::Clock;
 use tidegate_store::sql::{SqlAccess, SqlConnection, SqlFuture};
 use tidegate_store::{Store, StoreError, StoreTx, posting, span_ms, sqlx};
@@ -505,6 +505,12 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
     fn account(&self) -> StoreFuture<'_, Account> {
         self.call(SqlAccess::Snapshot, "read the books", |db| {
             Box::pin(inspect::account(db))
+        })
+    }
+
+    fn books(&self) -> StoreFuture<'_, Books> {
+        self.call(SqlAccess::LongSnapshot, "read the books", |db| {
+            Box::pin(inspect::books(db))
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::EventId;
-use tidegate_core::books::Account;
+use tidegate_core::books::{Account, Books};
 use tidegate_queue::port::{
     ClaimRequest, Claimed, Cleaned, Disposition, EventFilter, HandlerCommit, Leadership, LeaseId,
     ListedEvent, LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry,
@@ -83,6 +83,7 @@ impl QueueStore for Watched {
         fn find<'a>(&'a self, event: EventId) -> StoreFuture<'a, Option<QueueLocation>>;
         fn stats<'a>(&'a self) -> StoreFuture<'a, QueueStats>;
         fn account<'a>(&'a self) -> StoreFuture<'a, Account>;
+        fn books<'a>(&'a self) -> StoreFuture<'a, Books>;
         fn recount<'a>(&'a self) -> StoreFuture<'a, QueueRecount>;
         fn woken<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use serde::Deserialize;
-use tidegate_core::books::{Audit, Ledger};
+use tidegate_core::books::{AcceptedEvents, Audit, Ledger};
 use tidegate_core::{Component, EventId, EventTrace, Failure, audit_components};
 use utoipa::IntoParams;
 
 use super::{Api, wire};
+use crate::parameters::{PathParameters, QueryParameters};
 use crate::{ApiProblem, ProblemCode, components, telemetry};
 
 /// Where every event of every component is.
@@ -29,6 +30,7 @@ pub(crate) async fn ledger(State(api): State<Arc<Api>>) -> Result<Json<Ledger>, 
 /// Which components are asked.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct ComponentQuery {
     /// The one of this name; left out, all of them.
     component: Option<String>,
@@ -43,15 +45,33 @@ pub(crate) struct ComponentQuery {
 ))]
 pub(crate) async fn audit(
     State(api): State<Arc<Api>>,
-    Query(asked): Query<ComponentQuery>,
+    QueryParameters(asked): QueryParameters<ComponentQuery>,
 ) -> Result<Json<Audit>, ApiProblem> {
     let audit = audit_components(&api.asked(&asked)?, &api.sources.components).await;
     audit.map(Json).map_err(unavailable)
 }
 
+/// How many events all components have accepted, by bucket, for a witness that is kept elsewhere.
+#[utoipa::path(get, path = "/tidegate/accepted", tag = "server", params(ComponentQuery), responses(
+    (status = 200, description = "The numbers.", body = Vec<wire::AcceptedEventsSchema>),
+    (status = 404, description = "There is no such component.", body = ApiProblem),
+    (status = 503, description = "The books of a component cannot be read now.", body = ApiProblem),
+))]
+pub(crate) async fn accepted(
+    State(api): State<Arc<Api>>,
+    QueryParameters(asked): QueryParameters<ComponentQuery>,
+) -> Result<Json<Vec<AcceptedEvents>>, ApiProblem> {
+    let mut all = Vec::new();
+    for component in api.asked(&asked)? {
+        all.extend(component.accepted().await.map_err(unavailable)?);
+    }
+    Ok(Json(all))
+}
+
 /// Says where an event is.
 #[utoipa::path(get, path = "/tidegate/where/{id}", tag = "server",
-    params(("id" = String, Path, description = "The id of the event."), ComponentQuery),
+    params(("id" = String, Path, description = "The id of the event.",
+        pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"), ComponentQuery),
     responses(
         (status = 200, description = "Where it is.", body = wire::EventTraceSchema),
         (status = 404, description = "No component has it.", body = ApiProblem),
@@ -59,8 +79,8 @@ pub(crate) async fn audit(
 ))]
 pub(crate) async fn locate(
     State(api): State<Arc<Api>>,
-    Path(id): Path<String>,
-    Query(asked): Query<ComponentQuery>,
+    PathParameters(id): PathParameters<String>,
+    QueryParameters(asked): QueryParameters<ComponentQuery>,
 ) -> Result<Json<EventTrace>, ApiProblem> {
     let id: EventId = id
         .parse()

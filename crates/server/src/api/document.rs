@@ -34,7 +34,7 @@ const BEARER: &str = "bearer";
 struct Base;
 
 /// The document before any route is in it.
-pub(super) fn base() -> utoipa::openapi::OpenApi {
+pub(super) fn base(is_token_required: bool) -> utoipa::openapi::OpenApi {
     let mut document = Base::openapi();
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some("The value of `server.token`, if one is set.".to_owned());
@@ -42,7 +42,10 @@ pub(super) fn base() -> utoipa::openapi::OpenApi {
         .components
         .get_or_insert_with(Components::new)
         .add_security_scheme(BEARER, SecurityScheme::Http(bearer));
-    document.security = Some(vec![SecurityRequirement::new(BEARER, Vec::<String>::new())]);
+    if is_token_required {
+        let bearer = SecurityRequirement::new(BEARER, Vec::<String>::new());
+        document.security = Some(vec![bearer]);
+    }
     document
 }
 

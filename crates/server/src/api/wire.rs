@@ -42,6 +42,32 @@ pub(crate) struct ComponentAccountSchema {
     account: AccountSchema,
 }
 
+/// The events that a component has accepted.
+#[derive(ToSchema)]
+#[schema(as = AcceptedEvents)]
+pub(crate) struct AcceptedEventsSchema {
+    /// Its name.
+    name: String,
+    /// Its kind.
+    #[schema(example = "topic")]
+    kind: String,
+    /// The numbers that never fall.
+    figures: Vec<AcceptedFigureSchema>,
+}
+
+/// The events of one bucket.
+#[derive(ToSchema)]
+#[schema(as = AcceptedFigure)]
+pub(crate) struct AcceptedFigureSchema {
+    /// The bucket.
+    #[schema(example = "m29384932")]
+    b: String,
+    /// How many.
+    n: i64,
+    /// The wrapping 128-bit sum of their ids, in hex.
+    s: String,
+}
+
 /// How many events of a component are where: `accepted` is the sum of all others.
 #[derive(ToSchema)]
 #[schema(as = Account)]
@@ -101,6 +127,8 @@ pub(crate) struct AuditedSchema {
     paths: Option<Vec<AuditedPathSchema>>,
     /// Everything else that is not as it should be; left out where there is nothing.
     findings: Option<Vec<AuditFindingSchema>>,
+    /// Things to know that are no finding; left out where there are none.
+    notes: Option<Vec<String>>,
 }
 
 /// Something that is not as it should be, and that by itself is no certain loss.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use super::reads::read;
 use super::schema::{
     CorrelationLinkSchema, NewProcessSchema, ProcessDefinitionSchema, ProcessListSchema,
 };
+use crate::parameters::{PathParameters, QueryParameters};
 
 type Api = State<Arc<EventLogApi>>;
 
@@ -48,7 +49,7 @@ pub(super) async fn upsert_link(
 ))]
 pub(super) async fn find_link(
     State(api): Api,
-    Path(id): Path<String>,
+    PathParameters(id): PathParameters<String>,
 ) -> Result<Json<CorrelationLink>, EventLogProblem> {
     Ok(Json(api.log.find_link(&id).await?))
 }
@@ -105,7 +106,7 @@ pub(super) struct ProcessList {
 ))]
 pub(super) async fn list_processes(
     State(api): Api,
-    Query(asked): Query<ProcessParams>,
+    QueryParameters(asked): QueryParameters<ProcessParams>,
 ) -> Result<Json<ProcessList>, EventLogProblem> {
     let processes = api.log.processes(asked.is_active).await?;
     Ok(Json(ProcessList { processes }))

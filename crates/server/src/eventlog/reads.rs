@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tidegate_eventlog::{
@@ -21,6 +21,7 @@ use super::schema::{
     AccountSummarySchema, BatchEventsSchema, BatchSummarySchema, CorrelationEventsSchema,
     DashboardStatsSchema, EventPageSchema, FoundEventsSchema, TraceEventsSchema, TracePageSchema,
 };
+use crate::parameters::{PathParameters, QueryParameters};
 
 type Api = State<Arc<EventLogApi>>;
 type Answer<T> = Result<Json<T>, EventLogProblem>;
@@ -49,8 +50,8 @@ pub(super) struct BatchParams {
 ))]
 pub(super) async fn batch(
     State(api): Api,
-    Path(batch_id): Path<String>,
-    Query(asked): Query<BatchParams>,
+    PathParameters(batch_id): PathParameters<String>,
+    QueryParameters(asked): QueryParameters<BatchParams>,
 ) -> Answer<BatchEvents> {
     let page = page(asked.page, asked.page_size, asked.after);
     let status = asked.event_status.as_deref();
@@ -63,7 +64,7 @@ pub(super) async fn batch(
     responses((status = 200, description = "The summary.", body = BatchSummarySchema)))]
 pub(super) async fn batch_summary(
     State(api): Api,
-    Path(batch_id): Path<String>,
+    PathParameters(batch_id): PathParameters<String>,
 ) -> Answer<BatchSummary> {
     Ok(Json(api.log.batch_summary(batch_id).await?))
 }
@@ -100,8 +101,8 @@ pub(super) struct AccountParams {
 ))]
 pub(super) async fn account(
     State(api): Api,
-    Path(account_id): Path<String>,
-    Query(asked): Query<AccountParams>,
+    PathParameters(account_id): PathParameters<String>,
+    QueryParameters(asked): QueryParameters<AccountParams>,
 ) -> Answer<EventPage> {
     let query = AccountQuery {
         window: window(asked.start_date.as_deref(), asked.end_date.as_deref())?,
@@ -122,7 +123,7 @@ pub(super) async fn account(
 ))]
 pub(super) async fn account_summary(
     State(api): Api,
-    Path(account_id): Path<String>,
+    PathParameters(account_id): PathParameters<String>,
 ) -> Answer<AccountSummary> {
     Ok(Json(api.log.account_summary(account_id).await?))
 }
@@ -149,8 +150,8 @@ pub(super) struct LongPageParams {
 ))]
 pub(super) async fn correlation(
     State(api): Api,
-    Path(id): Path<String>,
-    Query(asked): Query<LongPageParams>,
+    PathParameters(id): PathParameters<String>,
+    QueryParameters(asked): QueryParameters<LongPageParams>,
 ) -> Answer<CorrelationEvents> {
     let page = page(asked.page, asked.page_size, asked.after);
     Ok(Json(api.log.correlation(id, &page).await?))
@@ -165,8 +166,8 @@ pub(super) async fn correlation(
 ))]
 pub(super) async fn trace(
     State(api): Api,
-    Path(trace_id): Path<String>,
-    Query(asked): Query<LongPageParams>,
+    PathParameters(trace_id): PathParameters<String>,
+    QueryParameters(asked): QueryParameters<LongPageParams>,
 ) -> Answer<TraceEvents> {
     let page = page(asked.page, asked.page_size, asked.after);
     Ok(Json(api.log.trace(trace_id, &page).await?))
@@ -313,7 +314,10 @@ pub(super) struct TraceParams {
     (status = 200, description = "A page of traces.", body = TracePageSchema),
     (status = 400, description = "The request is invalid.", body = EventLogProblem),
 ))]
-pub(super) async fn traces(State(api): Api, Query(asked): Query<TraceParams>) -> Answer<TracePage> {
+pub(super) async fn traces(
+    State(api): Api,
+    QueryParameters(asked): QueryParameters<TraceParams>,
+) -> Answer<TracePage> {
     let query = TraceQuery {
         window: window(asked.start_date.as_deref(), asked.end_date.as_deref())?,
         process_name: asked.process_name,
@@ -346,7 +350,7 @@ pub(super) struct StatsParams {
 ))]
 pub(super) async fn stats(
     State(api): Api,
-    Query(asked): Query<StatsParams>,
+    QueryParameters(asked): QueryParameters<StatsParams>,
 ) -> Answer<DashboardStats> {
     let window = window(asked.start_date.as_deref(), asked.end_date.as_deref())?;
     Ok(Json(api.log.stats(window).await?))

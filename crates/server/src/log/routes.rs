@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use serde::Deserialize;
 use tidegate_client::wire::{
     AppendedRecord, AppendedRecords, NewRecords, ReadRecord, ReadRecords, TopicInfo, TopicNames,
@@ -14,6 +14,7 @@ use tidegate_log::{LogError, Read, TopicPartition};
 use utoipa::IntoParams;
 
 use super::LogApi;
+use crate::parameters::{PathParameters, QueryParameters};
 use crate::{ApiProblem, ProblemCode};
 
 type Api = State<Arc<LogApi>>;
@@ -43,14 +44,14 @@ pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, Api
 
 /// How a topic is set up, and what it holds.
 #[utoipa::path(get, path = "/tidegate/log/{topic}", tag = "log",
-    params(("topic" = String, Path, description = "The topic.")),
+    params(("topic" = String, Path, description = "The topic.", pattern = "^[a-zA-Z0-9._-]{1,249}$")),
     responses(
         (status = 200, description = "The topic.", body = TopicInfo),
         (status = 404, description = "There is no such topic.", body = ApiProblem),
 ))]
 pub(super) async fn describe_topic(
     State(api): Api,
-    Path(topic): Path<String>,
+    PathParameters(topic): PathParameters<String>,
 ) -> Result<Json<TopicInfo>, ApiProblem> {
     let topic = named(topic)?;
     Ok(Json(api.log.describe(&topic).await?.into()))
@@ -61,7 +62,7 @@ pub(super) async fn describe_topic(
 /// After a failure any of them may be there; those that are carry the ids they were given, or were
 /// given here.
 #[utoipa::path(post, path = "/tidegate/log/{topic}", tag = "log",
-    params(("topic" = String, Path, description = "The topic.")),
+    params(("topic" = String, Path, description = "The topic.", pattern = "^[a-zA-Z0-9._-]{1,249}$")),
     request_body = NewRecords,
     responses(
         (status = 200, description = "Where the records lie.", body = AppendedRecords),
@@ -71,10 +72,14 @@ pub(super) async fn describe_topic(
 ))]
 pub(super) async fn append_records(
     State(api): Api,
-    Path(topic): Path<String>,
+    PathParameters(topic): PathParameters<String>,
     Json(new): Json<NewRecords>,
 ) -> Result<Json<AppendedRecords>, ApiProblem> {
     let topic = named(topic)?;
+    // Nothing is added, so nothing else would say it.
+    if new.records.is_empty() {
+        api.log.describe(&topic).await?;
+    }
     let mut ids = Vec::with_capacity(new.records.len());
     let mut appends = Vec::with_capacity(new.records.len());
     for (index, record) in new.records.into_iter().enumerate() {
@@ -102,9 +107,11 @@ pub(super) async fn append_records(
 /// The records to read of a partition.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ReadQuery {
     /// `earliest`, `latest`, an offset, or `@` and a time in milliseconds since 1970.
     #[serde(default = "earliest")]
+    #[param(pattern = "^(earliest|latest|@?[0-9]{1,18})$")]
     from: String,
     /// At most so many records; 0 only says where the partition begins and ends.
     max: Option<usize>,
@@ -137,7 +144,7 @@ fn parse_from(text: &str) -> Option<From> {
 /// Reads records of one partition, outside of any group.
 #[utoipa::path(get, path = "/tidegate/log/{topic}/{partition}", tag = "log",
     params(
-        ("topic" = String, Path, description = "The topic."),
+        ("topic" = String, Path, description = "The topic.", pattern = "^[a-zA-Z0-9._-]{1,249}$"),
         ("partition" = i32, Path, description = "The number of the partition."),
         ReadQuery,
     ),
@@ -148,8 +155,8 @@ fn parse_from(text: &str) -> Option<From> {
 ))]
 pub(super) async fn read_records(
     State(api): Api,
-    Path((topic, partition)): Path<(String, i32)>,
-    Query(asked): Query<ReadQuery>,
+    PathParameters((topic, partition)): PathParameters<(String, i32)>,
+    QueryParameters(asked): QueryParameters<ReadQuery>,
 ) -> Result<Json<ReadRecords>, ApiProblem> {
     let from = parse_from(&asked.from).ok_or_else(|| {
         let text = "`from` is `earliest`, `latest`, an offset, or `@` and milliseconds since 1970";

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tidegate_core::books::{
-    Account, Audited, Books, ComponentAccount, ComponentKind, LostCounts, Place,
+    AcceptedEvents, Account, Audited, Books, ComponentAccount, ComponentKind, LostCounts, Place,
 };
 use tidegate_core::env::BoxFuture;
 use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFinding};
@@ -42,6 +42,10 @@ impl Component for Stub {
                 None => std::future::pending().await,
             }
         })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate_core::env::system::SystemClock;
 use tidegate_core::env::{BoxFuture, Clock, Env, Sleep, Stream};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding};
@@ -105,6 +105,10 @@ impl Component for Part {
     }
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn accepted(&self) -> BoxFuture<'_, Result<Vec<AcceptedEvents>, Failure>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::fixture::{Running, config};
+use crate::fixture::{Running, config, config_with_token};
 
 /// A route of a later part.
 #[utoipa::path(post, path = "/orders", responses(
@@ -54,6 +54,7 @@ async fn it_lists_every_route_and_each_is_there() {
     GET /openapi.json
     POST /orders
     GET /readyz
+    GET /tidegate/accepted
     GET /tidegate/audit
     GET /tidegate/ledger
     GET /tidegate/where/{id}
@@ -78,7 +79,21 @@ async fn it_is_a_sound_document_of_version_3_1() {
         document["components"]["securitySchemes"]["bearer"]["scheme"],
         "bearer"
     );
-    assert_eq!(document["security"], serde_json::json!([{ "bearer": [] }]));
+    // A client sends a token where one is required, and needs none elsewhere.
+    assert_eq!(document.get("security"), None);
+    let server = Running::start(config_with_token(), |b| b).await;
+    let answer = server
+        .ask(
+            "GET",
+            "/openapi.json",
+            "Authorization: Bearer s3cret\r\n",
+            "",
+        )
+        .await;
+    assert_eq!(
+        answer.json()["security"],
+        serde_json::json!([{ "bearer": [] }])
+    );
     let mut ids = BTreeSet::new();
     for (method, path, operation) in operations(&document) {
         let id = operation["operationId"].as_str().unwrap().to_owned();

@@ -24,13 +24,13 @@ struct Shown {
     headers: Vec<RecordHeader>,
 }
 
-/// Writes a record as one line.
+/// Writes a record as one line, in the `format` that is asked for if there is one.
 pub(super) fn line(
     into: &mut Vec<u8>,
     stored: &StoredRecord,
     at: &TopicPartition,
     cluster: &str,
-    output: Output,
+    (output, format): (Output, Option<&str>),
 ) -> Result<(), ErrorReport> {
     let record = ReadRecord::of(stored, cluster, at);
     let timestamp = iso_time(record.timestamp_ms);
@@ -55,8 +55,67 @@ pub(super) fn line(
         let value = text(&shown.value, &shown.value_base64, "(tombstone)");
         let time = shown.timestamp.as_deref().unwrap_or_default();
         let (partition, offset, id) = (shown.partition, shown.offset, shown.id);
-        format!("{partition}:{offset}  {time}  {id}  {key}  {value}")
+        let headers = headers(&shown.headers);
+        match format {
+            None if headers.is_empty() => {
+                format!("{partition}:{offset}  {time}  {id}  {key}  {value}")
+            }
+            None => format!("{partition}:{offset}  {time}  {id}  {key}  {value}  {headers}"),
+            Some(format) => filled(format, |letter| {
+                Some(match letter {
+                    'k' => key.clone(),
+                    'v' => value.clone(),
+                    't' => at.topic.to_string(),
+                    'p' => partition.to_string(),
+                    'o' => offset.to_string(),
+                    'T' => time.to_owned(),
+                    'i' => id.to_string(),
+                    'h' => headers.clone(),
+                    _ => return None,
+                })
+            }),
+        }
     })
+}
+
+/// The headers of a record in one text.
+fn headers(headers: &[RecordHeader]) -> String {
+    let each = headers.iter().map(|header| {
+        let base64 = || {
+            header
+                .value_base64
+                .as_ref()
+                .map(|base64| format!("base64:{base64}"))
+        };
+        let value = header.value.as_deref().map(one_line).or_else(base64);
+        format!("{}={}", one_line(&header.name), value.unwrap_or_default())
+    });
+    each.collect::<Vec<_>>().join(" ")
+}
+
+/// A format with each `%` and its letter replaced. `%%` is a percent sign, `\\n` and `\\t` are what they are in
+/// most languages; anything else stays.
+fn filled(format: &str, field: impl Fn(char) -> Option<String>) -> String {
+    let mut text = String::with_capacity(format.len());
+    let mut letters = format.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let next = letters.peek().copied();
+        let replaced = match (letter, next) {
+            ('%', Some('%')) => Some("%".to_owned()),
+            ('%', Some(name)) => field(name),
+            ('\\', Some('n')) => Some("\n".to_owned()),
+            ('\\', Some('t')) => Some("\t".to_owned()),
+            _ => None,
+        };
+        match replaced {
+            Some(replaced) => {
+                letters.next();
+                text.push_str(&replaced);
+            }
+            None => text.push(letter),
+        }
+    }
+    text
 }
 
 /// The text without what would break its line or reach the terminal as a command.
@@ -78,6 +137,10 @@ mod tests {
     use tidegate_log::Record;
 
     fn shown(record: Record, output: Output) -> String {
+        formatted(record, (output, None))
+    }
+
+    fn formatted(record: Record, format: (Output, Option<&str>)) -> String {
         let at = TopicPartition::new(Topic::new("t").unwrap(), 2);
         let id = EventId::from_u128(7);
         let stored = StoredRecord {
@@ -85,7 +148,7 @@ mod tests {
             record: record.event_id(id).timestamp_ms(1_000),
         };
         let mut text = Vec::new();
-        line(&mut text, &stored, &at, "c", output).unwrap();
+        line(&mut text, &stored, &at, "c", format).unwrap();
         String::from_utf8(text).unwrap()
     }
 
@@ -101,6 +164,19 @@ mod tests {
         assert!(tombstone.ends_with("  -  (tombstone)\n"), "{tombstone}");
         let bytes = shown(Record::new(&b"\xff"[..]), Output::Table);
         assert!(bytes.ends_with("  base64:/w==\n"), "{bytes}");
+    }
+
+    #[test]
+    fn a_format_says_what_is_shown() {
+        let record = || Record::new("v\n").key("k").header("h", "1");
+        let shown = |format| formatted(record(), (Output::Table, Some(format)));
+        assert_eq!(shown("%k %v"), "k v\\n\n");
+        assert_eq!(shown("%t-%p@%o%%\\t%h %x %"), "t-2@3%\th=1 %x %\n");
+        assert_eq!(shown("%T"), "1970-01-01T00:00:01.000Z\n");
+        // JSON has everything anyway.
+        assert!(formatted(record(), (Output::Json, Some("%k"))).starts_with('{'));
+        let plain = formatted(record(), (Output::Table, None));
+        assert!(plain.ends_with("  k  v\\n  h=1\n"), "{plain}");
     }
 
     #[test]

@@ -267,7 +267,7 @@ impl Harness {
     }
 
     pub(super) fn audit(&self) -> Vec<TopicAudit> {
-        audit::live(&self.opened.context).unwrap()
+        audit::live(&self.opened.context).unwrap().topics
     }
 
     pub(super) fn assert_balanced(&self) {

@@ -65,6 +65,28 @@ fn t36_damage_to_the_last_commit_is_noticed_once_the_log_was_quiet() {
 }
 
 #[test]
+fn t36_a_commit_that_could_not_be_proven_for_lack_of_room_is_proven_later() {
+    let disk = SimDisk::new(1);
+    let mut harness = Harness::open(&disk, config()).unwrap();
+    harness.create("a", TopicConfig::new(1)).unwrap();
+    harness.append(vec![append("a", 0, 0)]).unwrap();
+    disk.fail(tidegate_sim::Fault {
+        operation: tidegate_sim::Operation::Write,
+        path: String::new(),
+        nth: 1,
+        kind: tidegate_sim::FaultKind::Full,
+    });
+    let writer = &mut harness.opened.writer;
+    writer.prove_last_commit();
+    assert!(writer.is_unproven(), "nothing was written");
+    writer.prove_last_commit();
+    assert!(!writer.is_unproven());
+    drop(harness);
+    disk.crash(&Survivors::Everything);
+    assert_eq!(audit_directory(&disk, dir()).unwrap().unwrap().torn, None);
+}
+
+#[test]
 fn a_start_goes_on_to_prove_what_a_killed_process_left() {
     for is_proven in [true, false] {
         let disk = killed(is_proven);

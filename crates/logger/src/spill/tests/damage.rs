@@ -262,3 +262,109 @@ fn a_rejected_event_that_is_damaged_is_missing() {
     );
     assert_eq!(missing(&disk), [Some(id(0))]);
 }
+
+#[test]
+fn a_torn_last_line_behind_the_books_may_have_been_acknowledged() {
+    let disk = twenty();
+    let mut bytes = content(&disk, ACTIVE);
+    bytes.extend(b"{\"details\":\"half a li");
+    overwrite(&disk, ACTIVE, &bytes);
+    let counted = look(&disk);
+    assert_eq!(
+        (counted.missing.len(), codes(&counted)),
+        (0, vec!["line.unproven"])
+    );
+    assert!(
+        counted.findings[0]
+            .message
+            .contains("may have been acknowledged")
+    );
+    // A whole line that lacks only its end is added to the others by the next start.
+    let disk = SimDisk::new(1);
+    let mut directory = TestDirectory::open(&disk).unwrap();
+    for number in 0..3 {
+        directory.append(&[number]).unwrap();
+    }
+    let mut bytes = content(&disk, ACTIVE);
+    bytes.pop();
+    overwrite(&disk, ACTIVE, &bytes);
+    assert_eq!(codes(&look(&disk)), Vec::<&str>::new());
+}
+
+/// A directory whose lines wait in a sealed file, as a failed sync leaves them.
+fn sealed() -> (SimDisk, String) {
+    let disk = SimDisk::new(1);
+    let mut directory = TestDirectory::open(&disk).unwrap();
+    for number in 0..20 {
+        directory.append(&[number]).unwrap();
+    }
+    disk.fail(tidegate_sim::Fault {
+        operation: tidegate_sim::Operation::Sync,
+        path: ACTIVE.into(),
+        nth: 1,
+        kind: tidegate_sim::FaultKind::SyncDropsDirty,
+    });
+    directory.append(&[20, 21]).unwrap();
+    directory.spool.write_books(&directory.books).unwrap();
+    drop(directory);
+    disk.end_process();
+    (disk, numbered(SEALED, 1))
+}
+
+/// A directory of which three lines were replayed.
+fn replaying() -> (SimDisk, String) {
+    let disk = twenty();
+    let mut directory = TestDirectory::open(&disk).unwrap();
+    assert!(directory.replay(3, &mut |_| {}).unwrap());
+    drop(directory);
+    disk.end_process();
+    (disk, REPLAY.to_owned())
+}
+
+#[test]
+fn a_line_of_a_replay_or_sealed_file_that_is_gone_or_destroyed_is_missing_and_named() {
+    let damages: [fn(&mut Vec<Vec<u8>>); 3] = [
+        |lines| drop(lines.remove(7)),
+        |lines| lines[7][14] ^= 1,
+        |lines| {
+            let end = lines[7].len() - 1;
+            lines[7][..end].fill(0);
+        },
+    ];
+    for make in [sealed, replaying] {
+        for (which, damage) in damages.iter().enumerate() {
+            let (disk, file) = make();
+            assert_eq!(
+                (look(&disk).missing, codes(&look(&disk))),
+                (vec![], vec![]),
+                "{file}"
+            );
+            let bytes = content(&disk, &file);
+            let split = bytes.split_inclusive(|byte| *byte == b'\n');
+            let mut lines: Vec<Vec<u8>> = split.map(<[u8]>::to_vec).collect();
+            damage(&mut lines);
+            overwrite(&disk, &file, &lines.concat());
+            let counted = look(&disk);
+            let found: Vec<_> = counted
+                .missing
+                .iter()
+                .map(|one| (one.count, one.id))
+                .collect();
+            assert_eq!(
+                found,
+                [(1, Some(id(7)))],
+                "{file}, damage {which}: {counted:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_replay_or_sealed_file_that_is_removed_is_missing_with_all_its_lines() {
+    for (make, waiting) in [(sealed as fn() -> (SimDisk, String), 20), (replaying, 17)] {
+        let (disk, file) = make();
+        remove(&disk, &file);
+        let counted = look(&disk);
+        assert_eq!(counted.unaccounted(), waiting, "{file}: {counted:?}");
+    }
+}
