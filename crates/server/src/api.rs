@@ -20,9 +20,19 @@ use utoipa_axum::routes;
 
 use crate::{ApiProblem, Exporter, Health, ProblemCode};
 
+/// What the guard refuses, as far as the OpenAPI document tells it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refusals {
+    /// Requests without the token.
+    pub(crate) has_token: bool,
+    /// Requests that change something.
+    pub(crate) is_read_only: bool,
+}
+
 /// The sources of the handlers.
 #[derive(Debug)]
 pub(crate) struct Sources {
+    pub(crate) refusals: Refusals,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) health: Health,
     pub(crate) exporter: Option<Exporter>,
@@ -40,7 +50,7 @@ struct Api {
 
 /// The router of all routes: ours, and `others`.
 pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
-    let ours = OpenApiRouter::with_openapi(document::base())
+    let ours = OpenApiRouter::with_openapi(document::base(sources.refusals))
         .routes(routes!(index::index))
         .routes(routes!(probes::livez))
         .routes(routes!(probes::readyz))
@@ -57,7 +67,7 @@ pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
         .into_iter()
         .fold(ours, |all, other| all.merge(other.with_state(())));
     let (router, openapi) = merged.split_for_parts();
-    let document = document::write(openapi);
+    let document = document::write(openapi, sources.refusals);
     router
         .fallback(not_found)
         .with_state(Arc::new(Api { sources, document }))

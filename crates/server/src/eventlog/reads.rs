@@ -46,6 +46,7 @@ pub(super) struct BatchParams {
     responses(
         (status = 200, description = "A page of events.", body = BatchEventsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn batch(
     State(api): Api,
@@ -60,7 +61,10 @@ pub(super) async fn batch(
 /// How far the processes of a batch have come.
 #[utoipa::path(get, path = "/v1/events/batch/{batchId}/summary", tag = "eventlog",
     params(("batchId" = String, Path, description = "The batch.")),
-    responses((status = 200, description = "The summary.", body = BatchSummarySchema)))]
+    responses(
+        (status = 200, description = "The summary.", body = BatchSummarySchema),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
+))]
 pub(super) async fn batch_summary(
     State(api): Api,
     Path(batch_id): Path<String>,
@@ -97,6 +101,7 @@ pub(super) struct AccountParams {
     responses(
         (status = 200, description = "A page of events.", body = EventPageSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn account(
     State(api): Api,
@@ -119,6 +124,7 @@ pub(super) async fn account(
     responses(
         (status = 200, description = "The summary.", body = AccountSummarySchema),
         (status = 404, description = "The account has no event.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn account_summary(
     State(api): Api,
@@ -146,6 +152,7 @@ pub(super) struct LongPageParams {
     responses(
         (status = 200, description = "A page of events.", body = CorrelationEventsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn correlation(
     State(api): Api,
@@ -162,6 +169,7 @@ pub(super) async fn correlation(
     responses(
         (status = 200, description = "A page of events.", body = TraceEventsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn trace(
     State(api): Api,
@@ -201,6 +209,7 @@ pub(super) struct LookupBody {
         (status = 200, description = "A page of events.", body = EventPageSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn lookup(State(api): Api, headers: HeaderMap, body: Bytes) -> Answer<EventPage> {
     let asked: LookupBody = read(&headers, &body)?;
@@ -255,6 +264,7 @@ pub(super) struct FoundEvents {
         (status = 200, description = "A page of events.", body = FoundEventsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn search(
     State(api): Api,
@@ -312,6 +322,7 @@ pub(super) struct TraceParams {
 #[utoipa::path(get, path = "/v1/traces", tag = "eventlog", params(TraceParams), responses(
     (status = 200, description = "A page of traces.", body = TracePageSchema),
     (status = 400, description = "The request is invalid.", body = EventLogProblem),
+    (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn traces(State(api): Api, Query(asked): Query<TraceParams>) -> Answer<TracePage> {
     let query = TraceQuery {
@@ -343,6 +354,7 @@ pub(super) struct StatsParams {
     responses(
         (status = 200, description = "The numbers.", body = DashboardStatsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn stats(
     State(api): Api,
