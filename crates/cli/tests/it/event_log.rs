@@ -59,7 +59,8 @@ fn event(logger: usize, number: usize) -> Event {
 }
 
 pub(crate) fn event_of(correlation: &str) -> Event {
-    Event::step("Restart", "Logged", format!("event {correlation}")).correlation_id(correlation)
+    Event::step("Restart", "Logged", format!("event {correlation}"))
+        .correlation_id(correlation.to_owned())
 }
 
 /// An address of loopback that is free now.
