@@ -95,7 +95,10 @@ pub(super) fn run(database: &str, api: &ApiProcess, events: u64) -> Result<(), W
             let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
             let found = answer.get(kind.count).and_then(Value::as_u64);
             if found != Some(hits) {
-                return Err(format!("{path}: `{}` is {found:?}, and not {hits}", kind.count));
+                return Err(format!(
+                    "{path}: `{}` is {found:?}, and not {hits}",
+                    kind.count
+                ));
             }
         }
         let samples = samples.get_mut(WARM_UP..).unwrap_or_default();

@@ -172,7 +172,8 @@ mod needs_kafka {
                      outbox: {{topic: {topic}}}\neventlog: {{api: {{enabled: false}}}}\n"
                 ));
                 let dir = dir.path();
-                let events = ROWS.map(|(key, kind, payload)| NewOutboxEvent::new(key, kind, payload));
+                let events =
+                    ROWS.map(|(key, kind, payload)| NewOutboxEvent::new(key, kind, payload));
                 add_events_to(url, &events);
                 let running = Running::start(dir, &[]);
                 let listed = wait_for(dir, "sent", ROWS.len());

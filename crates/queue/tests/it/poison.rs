@@ -277,7 +277,8 @@ fn the_line_about_a_poison_event_names_its_trace() {
     sim.block_on(&database, async move {
         let one = [(Placed::TYPE.to_owned(), "one".to_owned())];
         known.register(&one).await.unwrap();
-        let event = NewEvent::raw(queue.ids().mint(), Placed::TYPE, r#"{"n":0,"key":null}"#).unwrap();
+        let event =
+            NewEvent::raw(queue.ids().mint(), Placed::TYPE, r#"{"n":0,"key":null}"#).unwrap();
         let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let event = event.with_header("traceparent", parent);
         known.publish(&[event]).await.unwrap();
@@ -296,7 +297,12 @@ fn the_line_about_a_poison_event_names_its_trace() {
         sim.restart(&process);
     }
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    let line = text.lines().find(|line| line.contains("poison event; its handler"));
+    let line = text
+        .lines()
+        .find(|line| line.contains("poison event; its handler"));
     let line = line.unwrap_or_else(|| panic!("{text}"));
-    assert!(line.contains("trace_id=4bf92f3577b34da6a3ce929d0e0e4736"), "{line}");
+    assert!(
+        line.contains("trace_id=4bf92f3577b34da6a3ce929d0e0e4736"),
+        "{line}"
+    );
 }

@@ -51,7 +51,11 @@ impl Asked {
         let schema = content.values().next()?["schema"]["$ref"].as_str()?;
         let schema = self.document.pointer(schema.strip_prefix('#')?)?;
         let example = schema.get("example").or_else(|| schema["examples"].get(0));
-        Some(example.unwrap_or_else(|| panic!("no example: {schema}")).to_string())
+        Some(
+            example
+                .unwrap_or_else(|| panic!("no example: {schema}"))
+                .to_string(),
+        )
     }
 
     async fn ask(&mut self, operation: &Operation, path: &str, headers: &str, body: &str) -> u16 {
@@ -120,7 +124,10 @@ impl Asked {
     fn saw(&self, operation: &str, statuses: &[u16]) {
         let seen = &self.answered[operation];
         for status in statuses {
-            assert!(seen.contains(status), "{operation}: {status} not in {seen:?}");
+            assert!(
+                seen.contains(status),
+                "{operation}: {status} not in {seen:?}"
+            );
         }
     }
 }

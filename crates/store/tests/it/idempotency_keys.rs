@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use tidegate_core::env::{Clock, Env, Sleep};
 use tidegate_core::{Component, Shutdown};
-use tidegate_store::{Store, StoreComponent, StoreOptions};
 use tidegate_store::idempotency::{
     KeptAnswer, KeyState, KeyedRequest, LOCK, begin, clean, fingerprint, finish, finish_in, release,
 };
+use tidegate_store::{Store, StoreComponent, StoreOptions};
 
 use super::{runtime, sqlite};
 
