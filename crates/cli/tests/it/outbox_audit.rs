@@ -155,6 +155,7 @@ mod needs_kafka {
         use tidegate::outbox::NewOutboxEvent;
 
         use super::super::*;
+        use crate::broker::Broker;
         use crate::outbox::{add_events_to, migrated_with};
         use crate::queue_live::needs_postgres::with;
 
@@ -162,14 +163,14 @@ mod needs_kafka {
         #[test]
         #[ignore = "needs PostgreSQL and Kafka"]
         fn a01_a_sent_row_that_was_deleted_by_hand_is_named_on_postgres_and_kafka() {
-            let servers = std::env::var("KAFKA_BOOTSTRAP").unwrap();
-            // A topic of its own: the broker outlives the test.
-            let topic = format!("cli.outbox-audit.{}", std::process::id());
             with(|url| {
+                // One of its own: an audit asks for every group that a broker has.
+                let broker = Broker::start();
+                let servers = broker.servers();
                 let dir = migrated_with(&format!(
                     "store: {{url: '{url}'}}\nlog: {{clusters: {{default: {{bootstrap-servers: \
-                     [\"{servers}\"]}}}}, topics: {{{topic}: {{partitions: 2}}}}}}\n\
-                     outbox: {{topic: {topic}}}\neventlog: {{api: {{enabled: false}}}}\n"
+                     [\"{servers}\"]}}}}, topics: {{orders: {{partitions: 2}}}}}}\n\
+                     outbox: {{topic: orders}}\neventlog: {{api: {{enabled: false}}}}\n"
                 ));
                 let dir = dir.path();
                 let events =
@@ -186,7 +187,7 @@ mod needs_kafka {
                 assert_eq!(running.end().0, Some(0));
                 is_named(dir, id, &["outbox.default"]);
                 let seen = ok(dir, &["where", id]);
-                assert_eq!(seen["component"], topic.as_str(), "{seen}");
+                assert_eq!(seen["component"], "orders", "{seen}");
             });
         }
 
