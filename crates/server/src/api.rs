@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 
 use crate::{ApiProblem, Exporter, Health, ProblemCode};
 
-/// What the guard refuses, as far as the OpenAPI document tells it.
+/// The refusals of the guard, as far as the OpenAPI document tells them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Refusals {
     /// Requests without the token.
