@@ -12,59 +12,106 @@ use super::{HITS, line};
 use crate::measure::percentile;
 use crate::program::Why;
 
-/// Queries of each kind, of which the first few warm up.
-const QUERIES: u64 = 220;
+/// Queries of a kind that come before those that count.
 const WARM_UP: usize = 20;
-/// How long one may take, in milliseconds.
+/// How long one with 1,000 hits may take, in milliseconds.
 const LIMIT: f64 = 20.0;
 
-/// A kind of query: its name, and the request for a group.
-type Kind = (&'static str, fn(u64) -> (String, Option<Value>));
+/// A kind of query.
+struct Kind {
+    name: &'static str,
+    /// How many of them count.
+    queries: u64,
+    /// The request for a group.
+    request: fn(u64) -> (String, Option<Value>),
+    /// The field of the answer that counts, and what it is with so many events.
+    count: &'static str,
+    expect: fn(u64) -> u64,
+    unit: &'static str,
+}
 
-const KINDS: [Kind; 3] = [
-    ("correlation", |group| {
-        let path = format!("/v1/events/correlation/{}", correlation(group));
-        (path, None)
-    }),
-    ("trace", |group| {
-        (format!("/v1/events/trace/{}", trace(group)), None)
-    }),
-    ("text", |group| {
-        let body = json!({"query": word(group), "processName": "CreateBooking"});
-        ("/v1/events/search/text".to_owned(), Some(body))
-    }),
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "correlation",
+        queries: 200,
+        request: |group| {
+            let path = format!("/v1/events/correlation/{}", correlation(group));
+            (path, None)
+        },
+        count: "totalCount",
+        expect: |events| HITS.min(events),
+        unit: "ms, 1,000 hits",
+    },
+    Kind {
+        name: "trace",
+        queries: 200,
+        request: |group| (format!("/v1/events/trace/{}", trace(group)), None),
+        count: "totalCount",
+        expect: |events| HITS.min(events),
+        unit: "ms, 1,000 hits",
+    },
+    Kind {
+        name: "text",
+        queries: 200,
+        request: |group| {
+            let body = json!({"query": word(group), "processName": "CreateBooking"});
+            ("/v1/events/search/text".to_owned(), Some(body))
+        },
+        count: "totalCount",
+        expect: |events| HITS.min(events),
+        unit: "ms, 1,000 hits",
+    },
+    Kind {
+        name: "traces",
+        queries: 20,
+        request: |_| ("/v1/traces?pageSize=100".to_owned(), None),
+        count: "totalCount",
+        expect: groups,
+        unit: "ms, the first 100 of all traces",
+    },
+    Kind {
+        name: "stats",
+        queries: 20,
+        request: |_| ("/v1/dashboard/stats".to_owned(), None),
+        count: "totalEvents",
+        expect: |events| events,
+        unit: "ms, over all events",
+    },
 ];
 
 pub(super) fn run(database: &str, api: &ApiProcess, events: u64) -> Result<(), Why> {
     let failed = |error: std::io::Error| format!("the API: {error}");
     let mut connection = Connection::open(api).map_err(failed)?;
-    let hits = HITS.min(events);
-    for (name, request) in KINDS {
+    for kind in KINDS {
+        let (name, hits) = (kind.name, (kind.expect)(events));
         let mut samples = Vec::new();
-        for number in 0..QUERIES {
+        for number in 0..kind.queries + WARM_UP as u64 {
             // A prime steps through the groups in no order that a cache could know.
-            let (path, body) = request(number * 7_919 % groups(events));
+            let (path, body) = (kind.request)(number * 7_919 % groups(events));
             let began = Instant::now();
             let answer = connection.ask(&path, body.as_ref()).map_err(failed)?;
             let took = u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX);
             samples.push(took);
             let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
-            let found = answer.get("totalCount").and_then(Value::as_u64);
+            let found = answer.get(kind.count).and_then(Value::as_u64);
             if found != Some(hits) {
-                return Err(format!("{path}: {found:?} events, and not {hits}"));
+                return Err(format!(
+                    "{path}: `{}` is {found:?}, and not {hits}",
+                    kind.count
+                ));
             }
         }
         let samples = samples.get_mut(WARM_UP..).unwrap_or_default();
         line(
             &format!("{database}-{name}-p50"),
             (percentile(samples, 0.5) / 1_000.0, LIMIT),
-            ("ms, 1,000 hits", "the most it may be"),
+            (kind.unit, "the most that it may be with 1,000 hits"),
             api.cost(),
         );
         line(
             &format!("{database}-{name}-p99"),
             (percentile(samples, 0.99) / 1_000.0, LIMIT),
-            ("ms, 1,000 hits", "the most that the p50 may be"),
+            (kind.unit, "the most that the p50 may be with 1,000 hits"),
             api.cost(),
         );
     }

@@ -19,7 +19,8 @@ use tidegate_core::books::Ledger;
 use tidegate_core::env::{BoxFuture, Env, Task};
 use tidegate_core::{Component, Shutdown};
 use tidegate_log::{Log, LogOptions};
-use tidegate_server::{Routes, ServerBuilder};
+use tidegate_server::{IdempotencyKeys, Routes, ServerBuilder};
+use tidegate_store::migrate::{self, STORE_MIGRATIONS, STORE_PART};
 use tidegate_store::{Store, StoreComponent};
 
 pub(crate) use connector::refuse_unhandled;
@@ -119,6 +120,23 @@ impl Process {
         self.components.push(Arc::new(component));
         self.banner.push(("store", shown.clone()));
         Ok(self.store.insert((store, shown)).clone())
+    }
+
+    /// Where the answers to requests with an `Idempotency-Key` are kept: in the database, where this process has
+    /// one.
+    async fn idempotency_keys(&mut self) -> Result<Option<IdempotencyKeys>, ErrorReport> {
+        if self.store.is_none() && !StoreSettings::of(&self.config)?.is_given {
+            return Ok(None);
+        }
+        let (store, shown) = self.store().await?;
+        let migrated = migrate::migrate(&store, STORE_PART, STORE_MIGRATIONS).await;
+        migrated.map_err(|error| store::report(&shown, &error.into()))?;
+        let ttl = self.config.duration("idempotency-ttl");
+        Ok(Some(IdempotencyKeys {
+            store,
+            clock: Arc::clone(&self.env.clock),
+            ttl: ttl.unwrap_or_default(),
+        }))
     }
 
     /// Hands components and routes over to the server.

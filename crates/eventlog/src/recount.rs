@@ -10,7 +10,8 @@ use tidegate_core::books::{Audited, Books, ComponentKind, Place, difference};
 
 use crate::sql::COMPONENT;
 
-/// The books and the recount of all loggers.
+/// The books and the recount of all loggers. A sender without a spill directory keeps no books, so nobody can tell
+/// whether all of its events arrived.
 #[derive(Debug, Default)]
 pub(crate) struct EventLogRecount {
     /// By the number of the logger; none for events without one.
@@ -51,8 +52,11 @@ impl EventLogRecount {
             books.merge(expected);
             found.merge(counted);
         }
+        let without_logger = self.loggers.get(&None).map_or(0, |(_, counted)| {
+            u64::try_from(counted.in_place(&Place::Delivered)).unwrap_or(0)
+        });
         let (name, kind) = (COMPONENT.to_owned(), ComponentKind::EventLog);
-        Audited::new(name, kind, &books, &found, missing)
+        Audited::new(name, kind, &books, &found, missing).unverifiable(without_logger)
     }
 }
 
@@ -82,6 +86,17 @@ mod tests {
         let missing: Vec<_> = audited.missing.iter().map(|one| one.id).collect();
         assert_eq!(missing, [Some(id(2)), Some(id(3))]);
         assert_eq!((audited.books.delivered, audited.recount.delivered), (4, 2));
+    }
+
+    #[test]
+    fn events_of_a_sender_without_books_are_unverifiable() {
+        let mut recount = EventLogRecount::new(books(&[1, 2]));
+        recount.add_logger(7, books(&[3]));
+        for (logger, n) in [(None, 1), (None, 2), (Some(7), 3)] {
+            recount.found(logger, id(n));
+        }
+        let audited = recount.audited();
+        assert_eq!((audited.unaccounted, audited.unverifiable), (0, 2));
     }
 
     #[test]

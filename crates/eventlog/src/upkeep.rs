@@ -1,10 +1,10 @@
-//! The clean-up of old events and keys.
+//! The clean-up of old events.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{CatchPanic, Clock};
-use tidegate_store::{idempotency, posting, span_ms};
+use tidegate_store::{posting, span_ms};
 
 use crate::{EventLog, EventLogError, sql, telemetry};
 
@@ -37,7 +37,6 @@ async fn clean(log: &EventLog, clock: &dyn Clock) -> Result<(), EventLogError> {
     if let Some(retention) = log.options().retention {
         remove_old(log, now_ms, retention).await?;
     }
-    idempotency::clean(log.store(), now_ms).await?;
     posting::fold(log.store(), &sql::books_name(None), now_ms).await?;
     for logger in log.loggers().await? {
         posting::fold(log.store(), &sql::books_name(Some(&logger)), now_ms).await?;

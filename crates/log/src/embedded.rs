@@ -57,7 +57,7 @@ pub use audit::{
     DirectoryAudit, ScannedPartition, TopicAudit, audit_directory, books, recount, scan_topic,
     unknown_loss,
 };
-pub use config::EmbeddedConfig;
+pub use config::{DeadLetterTopics, EmbeddedConfig};
 pub use inspect::{Checked, ListedGroup, ListedPartition, Listing, LogProblem, check, ls};
 pub use lock_holder::{LockHolder, lock_holder};
 pub use log::EmbeddedLog;

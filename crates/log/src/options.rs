@@ -66,6 +66,7 @@ mod from_config {
     use tidegate_config::{Config, Problem, millis};
 
     use super::*;
+    use crate::embedded::DeadLetterTopics;
 
     /// The cluster that is used unless a part names another.
     const DEFAULT_CLUSTER: &str = "default";
@@ -141,11 +142,15 @@ mod from_config {
         /// A value that cannot be used, at its place in the file.
         pub fn from_config(config: &Config) -> Result<Self, Box<Problem>> {
             let mut raw: RawLog = config.section("log")?;
+            let letters = dead_letters(config, raw.topics.keys());
             let backend = match raw.clusters.remove(DEFAULT_CLUSTER) {
                 Some(cluster) => cluster.backend(config)?,
-                None => LogBackend::Embedded(Box::new(config.section("log.embedded")?)),
+                None => LogBackend::Embedded(Box::new(EmbeddedConfig {
+                    dead_letters: as_topics(&letters),
+                    ..config.section("log.embedded")?
+                })),
             };
-            let letters = relay_dead_letters(config, raw.topics.keys());
+            let letters: BTreeSet<String> = letters.into_values().flatten().collect();
             let topics = raw.topics.into_iter().map(|(name, topic)| {
                 let is_dead_letters = name.ends_with(CONNECTOR_DLT) || letters.contains(&name);
                 let topic = topic.config(is_dead_letters, &raw.defaults);
@@ -210,22 +215,43 @@ mod from_config {
     /// How the connector ends the name of a topic of dead letters.
     const CONNECTOR_DLT: &str = ".DLT";
 
-    /// The topics that outbox relays write dead letters to, as they are configured. Rows may name any of
-    /// `topics`; the dead letters of those that name none at all go by the name of the relay.
-    fn relay_dead_letters<'a>(
+    /// The topics that bindings and outbox relays write the dead letters of a topic to, as they are configured.
+    /// Rows may name any of `topics`; the dead letters of those that name none at all go by the name of the relay.
+    fn dead_letters<'a>(
         config: &Config,
         topics: impl Iterator<Item = &'a String>,
-    ) -> BTreeSet<String> {
+    ) -> BTreeMap<String, BTreeSet<String>> {
         let topics: Vec<&String> = topics.collect();
-        let mut letters = BTreeSet::new();
+        let mut letters: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for binding in config.names("eventbus.bindings") {
+            let text = |key: &str| config.text(&format!("eventbus.bindings.{binding}.{key}"));
+            if let (Some(topic), Some(suffix)) = (text("topic"), text("dlt.topic-suffix")) {
+                let usual = format!("{topic}.{suffix}");
+                let whole = text("dlt.topic").map_or(usual, str::to_owned);
+                letters.entry(topic.to_owned()).or_default().insert(whole);
+            }
+        }
         for relay in config.names("outbox") {
             let text = |key: &str| config.text(&format!("outbox.{relay}.{key}"));
             let template = text("dlq-topic").unwrap_or_default();
             let named = topics.iter().map(|one| one.as_str());
             let meant = named.chain(text("topic")).chain([relay]);
-            letters.extend(meant.map(|one| template.replace("{topic}", one)));
+            for one in meant {
+                let of_topic = letters.entry(one.to_owned()).or_default();
+                of_topic.insert(template.replace("{topic}", one));
+            }
         }
         letters
+    }
+
+    /// The same by topics; a name that no log can hold has no dead letters.
+    fn as_topics(letters: &BTreeMap<String, BTreeSet<String>>) -> DeadLetterTopics {
+        let topics = letters.iter().filter_map(|(topic, letters)| {
+            let letters = letters.iter();
+            let letters = letters.filter_map(|name| Topic::new(name.as_str()).ok());
+            Some((Topic::new(topic.as_str()).ok()?, letters.collect()))
+        });
+        topics.collect()
     }
 }
 
@@ -328,6 +354,25 @@ mod tests {
         for name in ["loans", "cards", "other-dlq"] {
             assert!(!is_kept(name), "{name}");
         }
+    }
+
+    #[test]
+    fn the_audit_looks_for_dead_letters_where_relays_and_bindings_write_them() {
+        let read = read(
+            "log: {topics: {cards: {}}}\noutbox: {topic: loans, dlq-topic: given-up}\n\
+             eventbus: {bindings: {billing: {topic: cards, group-id: b, dlt: {topic-suffix: dead}}}}\n",
+        );
+        let LogBackend::Embedded(embedded) = read.backend else {
+            panic!("{read:?}");
+        };
+        let of = |name: &str| {
+            let letters = embedded.dead_letters.get(&Topic::new(name).unwrap());
+            let letters = letters.into_iter().flatten();
+            letters.map(Topic::as_str).collect::<Vec<_>>()
+        };
+        assert_eq!(of("loans"), ["given-up"]);
+        assert_eq!(of("cards"), ["cards.dead", "given-up"]);
+        assert_eq!(of("others"), [""; 0]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod state;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_core::books::{Account, Books};
@@ -48,6 +49,7 @@ struct Shared {
     ids: EventIds,
     /// The clock of the database.
     clock: Arc<dyn Clock>,
+    is_checked: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,7 @@ impl OutboxModel {
                 }),
                 ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
                 clock: Arc::clone(&env.clock),
+                is_checked: AtomicBool::new(false),
             }),
             clock: Arc::clone(&env.clock),
         }
@@ -103,6 +106,21 @@ impl OutboxModel {
     /// The next call happens, and its answer is lost.
     pub fn lose_next_answer(&self) {
         self.shared.faults.lock().script.push_back(true);
+    }
+
+    /// Compares the books with the rows after each call from now on, and panics where they differ.
+    ///
+    /// Rows that are removed by [`delete_row`](Self::delete_row) are such a difference.
+    pub fn check_books(&self) {
+        self.shared.is_checked.store(true, Ordering::Relaxed);
+    }
+
+    fn checked(&self, state: &OutboxTables, doing: &str, now: i64) {
+        if self.shared.is_checked.load(Ordering::Relaxed) {
+            let recount = state.recount(now);
+            assert!(recount.missing.is_empty(), "{doing}: {:?}", recount.missing);
+            assert!(recount.books.is_balanced(), "{doing}: {:?}", recount.books);
+        }
     }
 
     /// Begins a transaction that adds events: they have their numbers, and nobody sees them.
@@ -156,7 +174,12 @@ impl OutboxModel {
             ));
         }
         let now = self.now_ms();
-        let outcome = work(&mut self.shared.state.lock(), now);
+        let outcome = {
+            let mut state = self.shared.state.lock();
+            let outcome = work(&mut state, now);
+            self.checked(&state, doing, now);
+            outcome
+        };
         self.clock.sleep(delay / 2).await;
         match is_lost {
             true => Err(OutboxError::OutcomeUnknown { doing }),
@@ -173,6 +196,7 @@ impl ModelInsert {
         for ((id, event_id), event) in self.rows.iter().zip(&self.events) {
             state.insert(*id, *event_id, event, now);
         }
+        self.model.checked(&state, "add rows", now);
         self.rows
             .into_iter()
             .map(|(_, event_id)| event_id)

@@ -21,6 +21,10 @@ pub mod names {
     pub const IN_FLIGHT: &str = "in_flight";
     /// Dead letters that were written.
     pub const DLQ: &str = "dlq_total";
+    /// Clean-ups of old rows that failed.
+    pub const CLEANUP_FAILURES: &str = "cleanup_failures_total";
+    /// Rows that were refused while later ones of their keys were taken.
+    pub const OVERTAKEN: &str = "overtaken_total";
 }
 
 /// The metrics of one relay.
@@ -66,8 +70,22 @@ impl RelayMetrics {
             "Rows that relays are publishing."
         );
         describe_counter!(self.name(names::DLQ), "Rows that were given up on.");
+        describe_counter!(
+            self.name(names::CLEANUP_FAILURES),
+            "Clean-ups of old rows that failed."
+        );
+        describe_counter!(
+            self.name(names::OVERTAKEN),
+            "Rows that the broker refused while it took later ones of their keys."
+        );
         // A rate needs a first value.
-        for end in [names::FAILURES, names::SUCCESSES, names::DLQ] {
+        for end in [
+            names::FAILURES,
+            names::SUCCESSES,
+            names::DLQ,
+            names::CLEANUP_FAILURES,
+            names::OVERTAKEN,
+        ] {
             self.count(end, 0);
         }
     }
@@ -84,6 +102,18 @@ impl RelayMetrics {
         self.count(names::SUCCESSES, sent);
         self.count(names::FAILURES, failed);
         self.count(names::DLQ, dead);
+    }
+
+    /// Counts rows that later ones of their keys went before.
+    pub(crate) fn overtaken(&self, rows: usize) {
+        if rows > 0 {
+            self.count(names::OVERTAKEN, rows as u64);
+        }
+    }
+
+    /// Counts a clean-up that failed.
+    pub(crate) fn clean_failed(&self) {
+        self.count(names::CLEANUP_FAILURES, 1);
     }
 
     /// Shows the numbers of the table.

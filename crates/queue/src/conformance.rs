@@ -247,6 +247,7 @@ macro_rules! queue_conformance {
     ($(#[$attribute:meta])* $run:path) => {
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, claims, [
             q01_a_published_event_is_claimed_once,
+            a_claim_names_the_trace_of_its_event,
             q02_of_five_claims_of_one_event_one_wins,
             q03_a_claim_gives_at_most_what_was_asked_for_oldest_first,
             q03_no_event_goes_to_two_claimers,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate_core::EventId;
+use tidegate_core::{EventId, TRACEPARENT, TraceId, Traceparent};
 
 use crate::QueueError;
 
@@ -129,4 +129,10 @@ pub(crate) fn headers_of(text: Option<&str>) -> BTreeMap<String, String> {
         None => (name, value.to_string()),
     };
     values.into_iter().map(plain).collect()
+}
+
+/// The trace of an event with these headers.
+pub(crate) fn trace_of(headers: &BTreeMap<String, String>) -> Option<TraceId> {
+    let parent = headers.get(TRACEPARENT)?.parse::<Traceparent>();
+    parent.ok().map(|parent| parent.trace_id)
 }

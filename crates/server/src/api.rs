@@ -20,15 +20,24 @@ use utoipa_axum::routes;
 
 use crate::{ApiProblem, Exporter, Health, ProblemCode};
 
+/// The refusals of the guard, as far as the OpenAPI document tells them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refusals {
+    /// Requests without the token.
+    pub(crate) has_token: bool,
+    /// Requests that change something.
+    pub(crate) is_read_only: bool,
+}
+
 /// The sources of the handlers.
 #[derive(Debug)]
 pub(crate) struct Sources {
+    pub(crate) refusals: Refusals,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) health: Health,
     pub(crate) exporter: Option<Exporter>,
     /// In the order in which events pass through them.
     pub(crate) components: Vec<Arc<dyn Component>>,
-    pub(crate) is_token_required: bool,
 }
 
 /// The state of the routes.
@@ -41,7 +50,7 @@ struct Api {
 
 /// The router of all routes: ours, and `others`.
 pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
-    let ours = OpenApiRouter::with_openapi(document::base(sources.is_token_required))
+    let ours = OpenApiRouter::with_openapi(document::base(sources.refusals))
         .routes(routes!(index::index))
         .routes(routes!(probes::livez))
         .routes(routes!(probes::readyz))
@@ -59,7 +68,7 @@ pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
         .into_iter()
         .fold(ours, |all, other| all.merge(other.with_state(())));
     let (router, openapi) = merged.split_for_parts();
-    let document = document::write(openapi);
+    let document = document::write(openapi, sources.refusals);
     router
         .fallback(not_found)
         .with_state(Arc::new(Api { sources, document }))

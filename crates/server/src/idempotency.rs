@@ -40,15 +40,9 @@ pub(crate) async fn pass(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(key) = request.headers().get(IDEMPOTENCY_KEY) else {
+    let Some(key) = key_of(&request) else {
         return next.run(request).await;
     };
-    if matches!(
-        *request.method(),
-        Method::GET | Method::HEAD | Method::OPTIONS
-    ) {
-        return next.run(request).await;
-    }
     let key = match key.to_str() {
         Ok(key) if !key.is_empty() && key.len() <= MAX_KEY => key.to_owned(),
         Ok(_) | Err(_) => {
@@ -60,6 +54,26 @@ pub(crate) async fn pass(
         Ok(response) => response,
         Err(error) => unavailable(&error),
     }
+}
+
+/// Refuses a request with a key in a process that has nowhere to keep its answer: done without the key, a repeat
+/// of it would be done again.
+pub(crate) async fn refuse(request: Request, next: Next) -> Response {
+    if key_of(&request).is_none() {
+        return next.run(request).await;
+    }
+    let text = "this process keeps no answers for an `Idempotency-Key`: set `store.url`, or leave the header out";
+    ApiProblem::new(ProblemCode::BadRequest, text).into_response()
+}
+
+/// The key of a request that changes something.
+fn key_of(request: &Request) -> Option<&HeaderValue> {
+    let changes_nothing = matches!(
+        *request.method(),
+        Method::GET | Method::HEAD | Method::OPTIONS
+    );
+    let key = request.headers().get(IDEMPOTENCY_KEY);
+    key.filter(|_| !changes_nothing)
 }
 
 impl IdempotencyKeys {

@@ -4,12 +4,14 @@ mod routes;
 
 use std::sync::Arc;
 
+use axum::middleware::{from_fn, from_fn_with_state};
 use tidegate_core::EventIds;
 use tidegate_log::Log;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as routed;
 
 use crate::Routes;
+use crate::idempotency::{self, IdempotencyKeys};
 
 /// The log behind the routes.
 #[derive(Debug, Clone)]
@@ -20,6 +22,9 @@ pub struct LogApi {
     pub ids: EventIds,
     /// The largest record that any topic takes.
     pub max_record_size: u64,
+    /// Where the answers to repeated requests are kept. Without it a request with an `Idempotency-Key` is
+    /// refused.
+    pub keys: Option<IdempotencyKeys>,
 }
 
 /// The routes of a log.
@@ -29,9 +34,15 @@ pub fn log_routes(api: LogApi) -> Routes {
     const AROUND: u64 = 64 * 1024;
     // Each byte of a record is written as six at most.
     let longest = api.max_record_size.saturating_mul(6).saturating_add(AROUND);
+    let keyed =
+        OpenApiRouter::new().routes(routed!(routes::describe_topic, routes::append_records));
+    let keyed = match api.keys.clone() {
+        Some(keys) => keyed.layer(from_fn_with_state(Arc::new(keys), idempotency::pass)),
+        None => keyed.layer(from_fn(idempotency::refuse)),
+    };
     let router = OpenApiRouter::new()
         .routes(routed!(routes::list_topics))
-        .routes(routed!(routes::describe_topic, routes::append_records))
+        .merge(keyed)
         .routes(routed!(routes::read_records))
         .with_state(Arc::new(api));
     Routes::from(router).with_max_body(usize::try_from(longest).unwrap_or(usize::MAX))

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tower_http::limit::RequestBodyLimitLayer;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::api::{self, Sources};
+use crate::api::{self, Refusals, Sources};
 use crate::guard::Guard;
 use crate::idempotency::{self, IdempotencyKeys};
 use crate::in_flight::InFlight;
@@ -266,11 +266,14 @@ impl ServerBuilder {
         }
         let in_flight = InFlight::new();
         let sources = Sources {
+            refusals: Refusals {
+                has_token: token.is_some(),
+                is_read_only: read_only,
+            },
             clock: Arc::clone(&env.clock),
             health: health.clone(),
             exporter: self.exporter.clone(),
             components: self.components,
-            is_token_required: token.is_some(),
         };
         let gate = Gate {
             clock: Arc::clone(&env.clock),

@@ -3,24 +3,31 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::books::{
     AcceptedEvents, AuditFinding, Audited, Books, ComponentAccount, ComponentKind,
 };
-use tidegate_core::env::{BoxFuture, Disk, Env};
-use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, error_chain};
+use tidegate_core::env::{BoxFuture, CatchPanic, Clock, Disk, Env};
+use tidegate_core::{
+    Component, EventId, EventLocation, Failure, HealthFinding, Shutdown, error_chain,
+};
 
-use crate::{Store, StoreOptions};
+use crate::{Store, StoreOptions, idempotency};
 
 const NAME: &str = "store";
+/// The pause between two removals of old idempotency keys.
+const CLEAN_EVERY: Duration = Duration::from_secs(60);
 
-/// The database that other components keep their events in. It keeps no books of its own.
+/// The database that other components keep their events in. It keeps no books of its own. Its background work
+/// removes idempotency keys whose time is over.
 #[derive(Debug)]
 pub struct StoreComponent {
     store: Store,
     /// Of SQLite.
     file: Option<PathBuf>,
     disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
 }
 
 impl StoreComponent {
@@ -31,6 +38,7 @@ impl StoreComponent {
             store,
             file: options.file().map(ToOwned::to_owned),
             disk: Arc::clone(&env.disk),
+            clock: Arc::clone(&env.clock),
         }
     }
 
@@ -98,6 +106,31 @@ impl Component for StoreComponent {
             match self.store.ping().await {
                 Ok(()) => HealthFinding::up(),
                 Err(error) => HealthFinding::down(error_chain(&error)),
+            }
+        })
+    }
+
+    fn run(self: Arc<Self>, stop: Shutdown) -> BoxFuture<'static> {
+        Box::pin(async move {
+            let cleaning = async {
+                loop {
+                    self.clock.sleep(CLEAN_EVERY).await;
+                    let cleaning = idempotency::clean(&self.store, self.clock.now_ms());
+                    match CatchPanic(Box::pin(cleaning)).await {
+                        Ok(Ok(_)) => {}
+                        Ok(Err(error)) => {
+                            tracing::warn!(%error, "could not remove old idempotency keys; retrying");
+                        }
+                        Err(panic) => {
+                            tracing::error!(panic, "the removal of idempotency keys panicked");
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.requested() => {}
+                () = cleaning => {}
             }
         })
     }

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tidegate_config::{Config, Problem};
 use tidegate_core::env::{Env, Task};
@@ -12,7 +11,7 @@ use tidegate_outbox::{Outbox, OutboxComponent, OutboxOptions};
 use tidegate_server::log::{LogApi, log_routes};
 use tidegate_server::outbox::{OutboxApi, outbox_routes};
 use tidegate_server::{Exporter, Health, IdempotencyKeys, Routes, Server, ServerConfig};
-use tidegate_store::{Store, StoreComponent, StoreOptions, idempotency};
+use tidegate_store::{Store, StoreComponent, StoreOptions};
 
 use crate::book::LoanBook;
 use crate::loan::Terms;
@@ -20,8 +19,6 @@ use crate::{notify, routes};
 
 /// The name of the relay in the configuration.
 const RELAY: &str = "loans";
-/// How often answers whose time is over are removed.
-const CLEAN_EVERY: Duration = Duration::from_secs(600);
 
 /// Why the service did not start.
 pub type ServiceError = Box<dyn std::error::Error + Send + Sync>;
@@ -96,6 +93,7 @@ impl LoanService {
             log: log.log(),
             ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
             max_record_size: TopicConfig::MAX_RECORD_SIZE,
+            keys: Some(keys.clone()),
         };
         let mut builder = builder
             .health(health.clone())
@@ -151,23 +149,9 @@ impl LoanService {
         });
         let mut tasks: Vec<Task> = running.collect();
         let (log, topic) = (Arc::clone(&self.log), self.topic.clone());
-        let (clock, asked) = (Arc::clone(&self.env.clock), shutdown.clone());
-        let notifying = notify::run(log, topic, Arc::clone(&clock), asked);
+        let clock = Arc::clone(&self.env.clock);
+        let notifying = notify::run(log, topic, clock, shutdown);
         tasks.push(spawn("notifications", Box::pin(notifying)));
-        let store = self.store.clone();
-        let cleaning = async move {
-            loop {
-                tokio::select! {
-                    biased;
-                    () = shutdown.clone().requested() => return,
-                    () = clock.sleep(CLEAN_EVERY) => {}
-                }
-                if let Err(error) = idempotency::clean(&store, clock.now_ms()).await {
-                    tracing::warn!(%error, "old answers stay for now");
-                }
-            }
-        };
-        tasks.push(spawn("idempotency", Box::pin(cleaning)));
 
         let health = self.health.clone();
         let stopped = async move {

@@ -33,11 +33,13 @@ impl Probes {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
-    /// The routes: `/livez`, `/readyz`, and the names that other tools know.
+    /// The routes: `/livez`, `/readyz`, `/health`, and the names that other tools know.
     pub fn router(self) -> Router {
         Router::new()
             .route("/livez", get(alive))
             .route("/actuator/health/liveness", get(alive))
+            .route("/health", get(health))
+            .route("/actuator/health", get(health))
             .route("/readyz", get(ready))
             .route("/actuator/health/readiness", get(ready))
             .with_state(self)
@@ -55,6 +57,11 @@ async fn ready(State(probes): State<Probes>) -> Response {
     if probes.is_stopping.load(Ordering::Relaxed) {
         return status("DOWN", Some("the service is stopping"));
     }
+    health(State(probes)).await
+}
+
+/// How the logger is, also while the service stops.
+async fn health(State(probes): State<Probes>) -> Response {
     match probes.logger.health() {
         LoggerHealth::Up => status("UP", None),
         LoggerHealth::Degraded(why) => status("DEGRADED", Some(&why)),

@@ -24,16 +24,18 @@ impl Part for LogPart {
 
     fn open<'a>(&'a self, process: &'a mut Process) -> PartFuture<'a> {
         Box::pin(async {
-            let env = &process.env;
             let mut options = LogOptions::from_config(&process.config)?;
             options.owned = log::owned_groups(&process.config)?;
             log::warn_if_emptied(&options)?;
+            let keys = process.idempotency_keys().await?;
+            let env = &process.env;
             let open = OpenLog::open_with_topics(&options, env, Some(process.url.clone())).await?;
             let limits = options.topics.values().map(|topic| topic.max_record_size);
             process.routes.push(log_routes(LogApi {
                 log: open.log(),
                 ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
                 max_record_size: limits.fold(TopicConfig::MAX_RECORD_SIZE, u64::max),
+                keys,
             }));
             process.log = Some(open.log());
             let component = LogComponent::new(open, env);

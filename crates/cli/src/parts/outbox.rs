@@ -8,7 +8,6 @@ use tidegate_core::{Component, Failure};
 use tidegate_log::embedded::lock_holder;
 use tidegate_log::{LogBackend, LogDirectory, OpenLog};
 use tidegate_outbox::{Outbox, OutboxComponent, OutboxError, OutboxOptions, migrate, pending};
-use tidegate_server::IdempotencyKeys;
 use tidegate_server::outbox::{OutboxApi, outbox_routes};
 
 use super::{InspectionTargets, Part, PartFuture, Process};
@@ -44,15 +43,9 @@ impl Part for OutboxPart {
                 let line = format!("relay `{name}` publishes table `{table}`");
                 process.banner.push(("outbox", line));
             }
-            if !outboxes.is_empty() {
-                let keys = IdempotencyKeys {
-                    store: process.store().await?.0,
-                    clock: Arc::clone(&process.env.clock),
-                    ttl: process
-                        .config
-                        .duration("idempotency-ttl")
-                        .unwrap_or_default(),
-                };
+            if !outboxes.is_empty()
+                && let Some(keys) = process.idempotency_keys().await?
+            {
                 process
                     .routes
                     .push(outbox_routes(OutboxApi { outboxes, keys }));

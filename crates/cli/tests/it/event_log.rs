@@ -1,5 +1,6 @@
 //! `tidegate run` as the Event Log API, with loggers that send to it.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tidegate_store::sqlx::{self, AssertSqlSafe};
 use tidegate_store::{Store, StoreOptions};
 use tokio::runtime::Runtime;
 
+use crate::child::start_logging;
 use crate::command::{Ran, run_in};
 use crate::running::Running;
 
@@ -29,7 +31,8 @@ fn events_each() -> usize {
     }
 }
 
-fn config() -> LoggerConfigBuilder {
+/// The configuration of all loggers here.
+pub(crate) fn plain_config() -> LoggerConfigBuilder {
     LoggerConfig::builder()
         .queue_capacity(500)
         .on_full(OnFull::Block)
@@ -43,7 +46,7 @@ fn config() -> LoggerConfigBuilder {
         .defaults(Defaults::new("tests", "TESTS", "TESTS"))
 }
 
-fn logger(config: LoggerConfigBuilder, dir: &Path, address: &str) -> RunningLogger {
+pub(crate) fn logger(config: LoggerConfigBuilder, dir: &Path, address: &str) -> RunningLogger {
     let config = config.spillover_path(dir).build().unwrap();
     let api = HttpApi::builder(format!("http://{address}"));
     let api = api.build(Arc::new(SystemClock::new())).unwrap();
@@ -52,8 +55,12 @@ fn logger(config: LoggerConfigBuilder, dir: &Path, address: &str) -> RunningLogg
 
 /// An event whose correlation nobody else has.
 fn event(logger: usize, number: usize) -> Event {
-    Event::step("Restart", "Logged", format!("event {number} of {logger}"))
-        .correlation_id(format!("l{logger}-{number}"))
+    event_of(&format!("l{logger}-{number}"))
+}
+
+pub(crate) fn event_of(correlation: &str) -> Event {
+    Event::step("Restart", "Logged", format!("event {correlation}"))
+        .correlation_id(correlation.to_owned())
 }
 
 /// An address of loopback that is free now.
@@ -114,6 +121,24 @@ impl Tables {
         })
     }
 
+    /// All correlations.
+    fn correlations(&self) -> BTreeSet<String> {
+        let sql = "SELECT correlation_id FROM tidegate_eventlog";
+        self.runtime.block_on(async {
+            let mut tx = self.store.begin().await.unwrap();
+            let found: Result<Vec<String>, _> = match tx.postgres() {
+                Some(connection) => sqlx::query_scalar(sql).fetch_all(connection).await,
+                None => {
+                    sqlx::query_scalar(sql)
+                        .fetch_all(tx.sqlite().unwrap())
+                        .await
+                }
+            };
+            tx.rollback().await.unwrap();
+            found.unwrap().into_iter().collect()
+        })
+    }
+
     /// Deletes the row of a correlation by hand, and gives the id of its event.
     fn delete(&self, correlation: &str) -> String {
         let sql = format!(
@@ -163,7 +188,7 @@ fn each_event_is_stored_once_through_three_kills(url: &str, dir: &Path, has_seco
                 Some(second) if number % 2 == 1 => &second.address,
                 Some(_) | None => &address,
             };
-            logger(config(), &dir.join(format!("spill-{number}")), at)
+            logger(plain_config(), &dir.join(format!("spill-{number}")), at)
         })
         .collect();
     let api = std::thread::scope(|scope| {
@@ -224,13 +249,64 @@ fn a08_each_event_is_stored_once_through_three_kills_on_sqlite() {
     each_event_is_stored_once_through_three_kills(&url, dir.path(), false);
 }
 
-/// Too many events for a request, and too many bytes: both are split.
+/// The process of a logger is killed in the middle of its work, again and again. Whatever it promised is stored,
+/// and nothing twice.
+fn what_a_killed_logger_promised_is_stored_once(url: &str, dir: &Path) {
+    let lives = std::env::var_os("TIDEGATE_LONG").map_or(4, |_| 100);
+    let store = format!("store.url={url}");
+    let api = Running::start(dir, &["--set", &store]);
+    let spill = dir.join("spill-0");
+    let mut promised = BTreeSet::new();
+    for life in 0..lives {
+        let (mut process, mut lines) = start_logging(&spill, &api.address, life);
+        // The first one is killed in its beginning, the later ones after more and more promises.
+        promised.extend(lines.by_ref().take(life * 17 % 120));
+        process.kill().unwrap();
+        process.wait().unwrap();
+        promised.extend(lines);
+    }
+    assert!(promised.len() >= lives, "too few: {}", promised.len());
+    let heir = logger(plain_config(), &spill, &api.address);
+    until("what was on disk is delivered", || {
+        let account = heir.account();
+        account.spilled == 0 && account.in_flight == 0 && account.retrying == 0
+    });
+    let account = heir.shutdown().account;
+    assert_eq!((account.lost.total(), account.dead_lettered), (0, 0));
+    api.signal("-TERM");
+    assert_eq!(api.end().0, Some(0));
+    let tables = Tables::open(url);
+    let stored = tables.correlations();
+    let missing: Vec<_> = promised.difference(&stored).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let (rows, ids, correlations) = tables.counts();
+    assert_eq!((rows, rows), (ids, correlations), "nothing is stored twice");
+    let arguments = ["audit", "-o", "json", "--store", url, "--spill", "spill-0"];
+    let ran = run_in(dir, &arguments);
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn a08_what_a_killed_logger_promised_is_stored_once_on_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", dir.path().join("events.db").display());
+    what_a_killed_logger_promised_is_stored_once(&url, dir.path());
+}
+
 #[test]
 fn p06_a_batch_above_the_limit_is_split_and_all_its_events_arrive() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), &["--set", "eventlog.api.max-batch=7"]);
-    let spill = dir.path().join("spill");
-    let sender = logger(config().batch_size(100), &spill, &running.address);
+    let url = format!("sqlite://{}", dir.path().join("events.db").display());
+    a_batch_above_the_limit_is_split(&url, dir.path());
+}
+
+/// Too many events for a request, and too many bytes: both are split.
+fn a_batch_above_the_limit_is_split(url: &str, dir: &Path) {
+    let store = format!("store.url={url}");
+    let arguments = ["--set", &store, "--set", "eventlog.api.max-batch=7"];
+    let running = Running::start(dir, &arguments);
+    let spill = dir.join("spill");
+    let sender = logger(plain_config().batch_size(100), &spill, &running.address);
     let long = "long ".repeat(10_000);
     let events = (0..60)
         .map(|n| Event::step("Large", "Logged", long.clone()).correlation_id(format!("c{n}")));
@@ -240,6 +316,10 @@ fn p06_a_batch_above_the_limit_is_split_and_all_its_events_arrive() {
     assert_eq!((account.dead_lettered, account.lost.total()), (0, 0));
     let stats = running.get("/v1/dashboard/stats");
     assert!(stats.contains(r#""totalEvents":60"#), "{stats}");
+    let body = format!("{{\"details\":\"{}\"}}", "x".repeat(1024 * 1024));
+    let refused = running.post("/v1/events", &body);
+    assert!(refused.starts_with("HTTP/1.1 413"), "{refused}");
+    assert!(refused.contains("body.too_large"), "{refused}");
 }
 
 mod needs_postgres {
@@ -258,6 +338,95 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
+    fn a08_what_a_killed_logger_promised_is_stored_once() {
+        with(|url| {
+            let dir = tempfile::tempdir().unwrap();
+            what_a_killed_logger_promised_is_stored_once(url, dir.path());
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn p06_a_batch_above_the_limit_is_split_and_all_its_events_arrive() {
+        with(|url| {
+            let dir = tempfile::tempdir().unwrap();
+            a_batch_above_the_limit_is_split(url, dir.path());
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn p02_p12_a_repeated_request_gets_the_first_answer_and_another_one_409() {
+        with(|url| {
+            let dir = tempfile::tempdir().unwrap();
+            let store = format!("store.url={url}");
+            let running = Running::start(dir.path(), &["--set", &store]);
+            let process = |team: &str| {
+                let process = json!({"processName": "CheckIn", "displayName": "d",
+                    "description": "e", "owningTeam": team});
+                process.to_string()
+            };
+            let event = |details: &str| {
+                let mut event = posted(1);
+                event["details"] = details.into();
+                event.to_string()
+            };
+            let batch = |details: &str| format!(r#"{{"events":[{}]}}"#, event(details));
+            for (path, first, other) in [
+                ("/v1/processes", process("desk"), process("kennel")),
+                ("/v1/events", event("one"), event("two")),
+                ("/v1/events/batch", batch("one"), batch("two")),
+            ] {
+                let keyed = format!("{path} HTTP/1.1\r\nIdempotency-Key: k1\r\nX-Unused:");
+                let answer = |json: &str| {
+                    let answer = running.post(&keyed, json);
+                    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+                    (head[9..12].to_owned(), body.to_owned())
+                };
+                let stored = answer(&first);
+                assert_eq!(stored.0, "201", "{path}: {stored:?}");
+                assert_eq!(answer(&first), stored, "{path}");
+                let refused = answer(&other);
+                assert_eq!(refused.0, "409", "{path}: {refused:?}");
+                assert!(refused.1.contains("idempotency.conflict"), "{refused:?}");
+            }
+            // The event of the batch has the id of the single one, and another key: it is stored again.
+            let taken = running.post("/v1/processes", &process("desk"));
+            assert!(taken.contains("name.taken"), "{taken}");
+            let stats = running.get("/v1/dashboard/stats");
+            assert!(stats.contains(r#""totalEvents":2"#), "{stats}");
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn p14_the_debug_endpoint_is_there_only_when_it_is_switched_on() {
+        with(|url| {
+            let dir = tempfile::tempdir().unwrap();
+            let store = format!("store.url={url}");
+            let clear = |running: &Running| {
+                let body = r#"{"confirm":true}"#;
+                running.post("/v1/debug/events/clear", body)
+            };
+            let running = Running::start(dir.path(), &["--set", &store]);
+            let body = posted(1).to_string();
+            let answer = running.post("/v1/events", &body);
+            assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+            let absent = clear(&running);
+            assert!(absent.starts_with("HTTP/1.1 404"), "{absent}");
+            running.signal("-TERM");
+            assert_eq!(running.end().0, Some(0));
+            let arguments = ["--set", &store, "--set", "eventlog.api.debug=true"];
+            let running = Running::start(dir.path(), &arguments);
+            let cleared = clear(&running);
+            assert!(cleared.starts_with("HTTP/1.1 204"), "{cleared}");
+            let stats = running.get("/v1/dashboard/stats");
+            assert!(stats.contains(r#""totalEvents":0"#), "{stats}");
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
     fn p13_while_the_database_is_away_posts_get_503_and_nothing_is_half_stored() {
         with(|url| {
             let dir = tempfile::tempdir().unwrap();
@@ -267,7 +436,7 @@ mod needs_postgres {
             let running = Running::start(dir.path(), &arguments);
             let events: Vec<Value> = (0..20).map(posted).collect();
             let batch = json!({ "events": events }).to_string();
-            let sender = logger(config(), &dir.path().join("spill"), &running.address);
+            let sender = logger(plain_config(), &dir.path().join("spill"), &running.address);
             line.set_cut(true);
             let began = Instant::now();
             until("it is not ready", || {

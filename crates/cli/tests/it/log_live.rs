@@ -422,3 +422,38 @@ fn an_empty_append_to_a_topic_that_does_not_exist_and_a_time_in_microseconds_are
     }
     stop(running);
 }
+
+#[test]
+fn a_repeated_append_with_an_idempotency_key_adds_nothing() {
+    const PATH: &str = "/tidegate/log/orders HTTP/1.1\r\nIdempotency-Key: a1\r\nX-Unused:";
+    let body = |value: &str| format!(r#"{{"records":[{{"value":"{value}","partition":0}}]}}"#);
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &[]);
+    let first = running.post(PATH, &body("one"));
+    assert!(first.contains("200 OK"), "{first}");
+    let again = running.post(PATH, &body("one"));
+    let answer = |text: &str| text.split_once("\r\n\r\n").unwrap().1.to_owned();
+    assert_eq!(answer(&first), answer(&again), "the same ids and offsets");
+    let other = running.post(PATH, &body("two"));
+    assert!(other.contains("409 Conflict"), "{other}");
+    assert!(other.contains("idempotency.conflict"), "{other}");
+    assert_eq!(read_all(dir.path()).len(), 1);
+    // The key of one topic is free at another.
+    let elsewhere = PATH.replace("orders", "nothing");
+    let elsewhere = running.post(&elsewhere, &body("one"));
+    assert!(elsewhere.contains("404 Not Found"), "{elsewhere}");
+}
+
+#[test]
+fn a_process_without_a_database_refuses_an_idempotency_key() {
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &["--set", "eventlog.api.enabled=false"]);
+    let body = r#"{"records":[{"value":"one","partition":0}]}"#;
+    let path = "/tidegate/log/orders HTTP/1.1\r\nIdempotency-Key: a1\r\nX-Unused:";
+    let refused = running.post(path, body);
+    assert!(refused.contains("400 Bad Request"), "{refused}");
+    assert!(refused.contains("store.url"), "{refused}");
+    assert_eq!(read_all(dir.path()).len(), 0);
+    let plain = running.post("/tidegate/log/orders", body);
+    assert!(plain.contains("200 OK"), "{plain}");
+}

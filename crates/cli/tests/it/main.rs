@@ -16,6 +16,7 @@ mod bindings_handlers;
 #[path = "../../../log/tests/kafka/broker.rs"]
 mod broker;
 mod check;
+mod child;
 mod command;
 mod config;
 mod damage;

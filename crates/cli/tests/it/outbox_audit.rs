@@ -149,3 +149,59 @@ fn a01_a_sent_record_that_was_destroyed_in_the_log_is_named_by_the_outbox_and_by
     let audit = is_named(dir, &id, &["outbox.default"]);
     assert_eq!(audit["unaccounted"], 1, "{audit}");
 }
+
+mod needs_kafka {
+    mod needs_postgres {
+        use tidegate::outbox::NewOutboxEvent;
+
+        use super::super::*;
+        use crate::broker::Broker;
+        use crate::outbox::{add_events_to, migrated_with};
+        use crate::queue_live::needs_postgres::with;
+
+        /// The binary on PostgreSQL and Kafka, beside a running process and without one.
+        #[test]
+        #[ignore = "needs PostgreSQL and Kafka"]
+        fn a01_a_sent_row_that_was_deleted_by_hand_is_named_on_postgres_and_kafka() {
+            with(|url| {
+                // One of its own: an audit asks for every group that a broker has.
+                let broker = Broker::start();
+                let servers = broker.servers();
+                let dir = migrated_with(&format!(
+                    "store: {{url: '{url}'}}\nlog: {{clusters: {{default: {{bootstrap-servers: \
+                     [\"{servers}\"]}}}}, topics: {{orders: {{partitions: 2}}}}}}\n\
+                     outbox: {{topic: orders}}\neventlog: {{api: {{enabled: false}}}}\n"
+                ));
+                let dir = dir.path();
+                let events =
+                    ROWS.map(|(key, kind, payload)| NewOutboxEvent::new(key, kind, payload));
+                add_events_to(url, &events);
+                let running = Running::start(dir, &[]);
+                let listed = wait_for(dir, "sent", ROWS.len());
+                let ran = run_in(dir, &["audit"]);
+                assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+                let id = listed["rows"][1]["event_id"].as_str().unwrap();
+                delete_from(url, id);
+                is_named(dir, id, &["outbox.default"]);
+                running.signal("-TERM");
+                assert_eq!(running.end().0, Some(0));
+                is_named(dir, id, &["outbox.default"]);
+                let seen = ok(dir, &["where", id]);
+                assert_eq!(seen["component"], "orders", "{seen}");
+            });
+        }
+
+        fn delete_from(url: &str, id: &str) {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let store = Store::open(&StoreOptions::new(url), &Env::system()).await;
+                let mut tx = store.unwrap().begin().await.unwrap();
+                let sql = format!("DELETE FROM outbox_event WHERE event_id = '{id}'");
+                let sql = raw_sql(AssertSqlSafe(sql));
+                let deleted = sql.execute(tx.postgres().unwrap()).await.unwrap();
+                assert_eq!(deleted.rows_affected(), 1);
+                tx.commit().await.unwrap();
+            });
+        }
+    }
+}

@@ -9,6 +9,7 @@ use tidegate_core::env::Disk;
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use super::chunk::{Chunk, minute_of};
+use super::config::DeadLetterTopics;
 use super::context::EmbeddedContext;
 use super::files;
 use super::manifest;
@@ -55,13 +56,13 @@ impl TopicAudit {
 }
 
 /// Counts the log in a directory that nobody has open, or as of some moment if somebody has.
-/// Nothing is changed. A directory without a log gives nothing.
+/// Nothing is changed. A directory without a log gives nothing. Dead letters are not looked for.
 ///
 /// # Errors
 /// The directory or a file in it cannot be read.
 pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<TopicAudit>, LogError> {
     match recover::look(disk, dir)? {
-        Some(found) => count(disk, dir, &found.state),
+        Some(found) => count(disk, dir, &found.state, &DeadLetterTopics::new()),
         None => Ok(Vec::new()),
     }
 }
@@ -91,11 +92,15 @@ pub struct DirectoryAudit {
 }
 
 /// Counts the log in a directory, as [`recount`] does, and says everything else that is not as it should be.
-/// Nothing is changed; none where there is no log.
+/// Dead letters are looked for in `letters`. Nothing is changed; none where there is no log.
 ///
 /// # Errors
 /// The directory or a file in it cannot be read.
-pub fn audit_directory(disk: &dyn Disk, dir: &Path) -> Result<Option<DirectoryAudit>, LogError> {
+pub fn audit_directory(
+    disk: &dyn Disk,
+    dir: &Path,
+    letters: &DeadLetterTopics,
+) -> Result<Option<DirectoryAudit>, LogError> {
     let Some(found) = recover::look(disk, dir)? else {
         return Ok(None);
     };
@@ -109,7 +114,7 @@ pub fn audit_directory(disk: &dyn Disk, dir: &Path) -> Result<Option<DirectoryAu
         AuditFinding::new("log.torn", message)
     });
     Ok(Some(DirectoryAudit {
-        topics: count(disk, dir, &found.state)?,
+        topics: count(disk, dir, &found.state, letters)?,
         loss: found.state.unknown_loss(),
         findings,
         torn,
@@ -216,7 +221,7 @@ pub(super) fn live(context: &Arc<EmbeddedContext>) -> Result<DirectoryAudit, Log
     let (disk, dir) = (&*context.disk, context.config.dir.as_path());
     let manifest = manifest::read(disk, dir)?.and_then(|found| found.damage);
     Ok(DirectoryAudit {
-        topics: count(disk, dir, &cut)?,
+        topics: count(disk, dir, &cut, &context.config.dead_letters)?,
         loss: cut.unknown_loss(),
         findings: file_findings(disk, dir, &cut, manifest.as_ref())?,
         torn: None,
@@ -244,6 +249,7 @@ pub(super) fn count(
     disk: &dyn Disk,
     dir: &Path,
     state: &LogState,
+    letters: &DeadLetterTopics,
 ) -> Result<Vec<TopicAudit>, LogError> {
     let mut audited = Vec::new();
     for (topic, number) in state.topics.iter().zip(0..) {
@@ -270,7 +276,7 @@ pub(super) fn count(
             counting.partition(dir, &at, partition, &needs)?;
         }
         audited.push(counting.topic(topic));
-        let dead = dead_letters(state, topic, &groups);
+        let dead = dead_letters(state, (topic, letters.get(&topic.name)), &groups);
         for (index, (group, progress)) in groups.iter().enumerate() {
             audited.push(counting.group(topic, (index, group, progress), &dead));
         }
@@ -407,19 +413,23 @@ impl Counting<'_> {
     }
 }
 
-/// The buckets in which the topic of dead letters was given exactly the events that the groups of
-/// `topic` gave up on: each of them, and nothing else.
+/// The buckets in which the topics of dead letters were given exactly the events that the groups of a topic
+/// gave up on: each of them, and nothing else.
 fn dead_letters(
     state: &LogState,
-    topic: &TopicState,
+    (topic, letters): (&TopicState, Option<&BTreeSet<Topic>>),
     groups: &[(&GroupName, &GroupProgress)],
 ) -> BTreeSet<Bucket> {
-    let kept = Topic::new(format!("{}{DEAD_LETTERS}", topic.name));
-    let kept = kept.ok().and_then(|name| state.topic(&name));
-    let Some((_, kept)) = kept else {
-        return BTreeSet::new();
-    };
-    let kept = kept.books.tallies(&Place::Queued);
+    let mut kept: BTreeMap<Bucket, Tally> = BTreeMap::new();
+    let letters = letters.into_iter().flatten();
+    // Dead letters in their own topic were not moved.
+    let letters = letters.filter(|name| **name != topic.name);
+    for (_, letters) in letters.filter_map(|name| state.topic(name)) {
+        for (bucket, tally) in letters.books.tallies(&Place::Queued) {
+            let sum = kept.entry(bucket).or_default();
+            *sum = sum.plus(tally);
+        }
+    }
     let mut posted: BTreeMap<Bucket, Tally> = BTreeMap::new();
     for (_, progress) in groups {
         for (bucket, tally) in progress.posted.tallies(&Place::DeadLettered) {
@@ -431,9 +441,6 @@ fn dead_letters(
     let found = posted.filter(|(bucket, tally)| kept.get(bucket) == Some(tally));
     found.map(|(bucket, _)| bucket).collect()
 }
-
-/// How the name of a topic of dead letters ends.
-const DEAD_LETTERS: &str = ".DLT";
 
 /// The books of a group on a topic. Events that a repair posted as lost of the topic are
 /// lost to the group only where it had not read them; those were posted for the group as well.

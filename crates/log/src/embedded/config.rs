@@ -1,9 +1,15 @@
 //! How an embedded log is set up.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidegate_core::Topic;
+
 const MIB: u64 = 1024 * 1024;
+
+/// The topics that the dead letters of a topic are written to, by that topic.
+pub type DeadLetterTopics = BTreeMap<Topic, BTreeSet<Topic>>;
 
 /// How an embedded log is set up.
 ///
@@ -47,6 +53,9 @@ pub struct EmbeddedConfig {
     /// Where this process answers for the directory, for others that find it locked.
     #[cfg_attr(feature = "config", serde(skip))]
     pub answers_at: Option<String>,
+    /// Where the audit looks for the events that a group gave up on.
+    #[cfg_attr(feature = "config", serde(skip))]
+    pub dead_letters: DeadLetterTopics,
 }
 
 impl EmbeddedConfig {
@@ -66,6 +75,7 @@ impl EmbeddedConfig {
             max_queued_size: 256 * MIB,
             compaction_memory: 64 * MIB,
             answers_at: None,
+            dead_letters: DeadLetterTopics::new(),
         }
     }
 }

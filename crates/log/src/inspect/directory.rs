@@ -68,7 +68,8 @@ impl LogDirectory {
     async fn count(&self) -> Result<embedded::DirectoryAudit, LogError> {
         let (disk, dir) = (&*self.env.disk, self.config.dir.as_path());
         let is_held = !self.is_lock_tried || embedded::lock_holder(disk, dir)?.is_some();
-        let look = || embedded::audit_directory(disk, dir).map(Option::unwrap_or_default);
+        let letters = &self.config.dead_letters;
+        let look = || embedded::audit_directory(disk, dir, letters).map(Option::unwrap_or_default);
         let mut last = look()?;
         for _ in 1..LOOKS {
             let is_clean = last.topics.iter().all(|found| found.missing.is_empty());

@@ -156,6 +156,11 @@ impl RelayLane {
         // The fate of the other buckets is no matter of this batch.
         leases.retain(|lease| rows.iter().any(|row| row.bucket == lease.bucket));
         let published = self.publish(&rows).await;
+        for row in published.overtaken.iter().filter_map(|i| rows.get(*i)) {
+            let trace_id = row.trace_id();
+            tracing::warn!(row = row.id, event = %row.event_id, trace_id, "the broker refused a row and took a later one of its key");
+        }
+        self.parts.metrics.overtaken(published.overtaken.len());
         let mut away = published.away.as_ref().map(|error| error_chain(error));
         let mut settled = Vec::with_capacity(rows.len());
         let mut counts = BatchCounts::default();
@@ -239,6 +244,7 @@ impl RelayLane {
         published.unwrap_or_else(|| Publication {
             outcomes: vec![PublishOutcome::LogAway; rows.len()],
             away: Some(LogError::Closed),
+            overtaken: Vec::new(),
         })
     }
 

@@ -18,6 +18,8 @@ pub(super) struct Publication {
     pub(super) outcomes: Vec<PublishOutcome>,
     /// Why the log took nothing more.
     pub(super) away: Option<LogError>,
+    /// The rows that the log refused while it took later ones of their keys.
+    pub(super) overtaken: Vec<usize>,
 }
 
 /// The thing that an error of the log is about.
@@ -98,12 +100,13 @@ pub(super) async fn publish(
         appends: Vec::with_capacity(rows.len()),
         held_up: BTreeSet::new(),
         answered: None,
+        calls: vec![None; rows.len()],
     };
     batch.prepare(options);
     let all: Vec<usize> = (0..rows.len()).collect();
     // The list on top goes first.
     let mut stack = vec![all];
-    let mut away = None;
+    let (mut away, mut call, mut has_refused) = (None, 0, false);
     while let (Some(mut list), None) = (stack.pop(), &away) {
         batch.pass_over_held_up(&mut list);
         if list.is_empty() {
@@ -117,17 +120,19 @@ pub(super) async fn publish(
             .iter()
             .filter_map(|i| batch.appends.get(*i).cloned().flatten());
         let is_single = list.len() == 1;
+        call += 1;
         let mut again = Vec::new();
         match log.deliver(appends.collect()).await {
             Ok(outcomes) => {
                 for (index, outcome) in list.into_iter().zip(outcomes) {
                     let error = match outcome {
                         Ok(()) => {
-                            batch.published(index, shared);
+                            batch.published(index, call, shared);
                             continue;
                         }
                         Err(error) => error,
                     };
+                    has_refused = true;
                     match blame(&error) {
                         Blame::Topic(topic) => {
                             shared.topic_failed(&topic, error_chain(&error));
@@ -158,9 +163,14 @@ pub(super) async fn publish(
             stack.push(again);
         }
     }
+    let overtaken = match has_refused {
+        true => batch.overtaken(),
+        false => Vec::new(),
+    };
     Publication {
         outcomes: batch.outcomes,
         away,
+        overtaken,
     }
 }
 
@@ -172,6 +182,8 @@ struct BatchInProgress<'a> {
     held_up: BTreeSet<&'a str>,
     /// The topic that took a record last.
     answered: Option<Topic>,
+    /// The call that published each row.
+    calls: Vec<Option<u32>>,
 }
 
 impl<'a> BatchInProgress<'a> {
@@ -237,8 +249,29 @@ impl<'a> BatchInProgress<'a> {
         later
     }
 
-    fn published(&mut self, index: usize, shared: &RelayShared) {
+    /// The rows that are behind later ones of their keys now: those were in an earlier call.
+    fn overtaken(&self) -> Vec<usize> {
+        let mut earliest: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut overtaken = Vec::new();
+        for (index, row) in self.rows.iter().enumerate().rev() {
+            let key = row.aggregate_id.as_str();
+            let call = self.calls[index];
+            let later = earliest.get(key).copied();
+            let is_behind = matches!(self.outcomes[index], PublishOutcome::Failed { .. });
+            if later.is_some_and(|later| call.map_or(is_behind, |call| call > later)) {
+                overtaken.push(index);
+            }
+            if let Some(call) = call {
+                earliest.insert(key, later.map_or(call, |later| later.min(call)));
+            }
+        }
+        overtaken.reverse();
+        overtaken
+    }
+
+    fn published(&mut self, index: usize, call: u32, shared: &RelayShared) {
         self.outcomes[index] = PublishOutcome::Published;
+        self.calls[index] = Some(call);
         if let Some(Some(append)) = self.appends.get(index)
             && self.answered.as_ref() != Some(&append.topic)
         {

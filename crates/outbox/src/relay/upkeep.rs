@@ -74,7 +74,9 @@ impl RelayUpkeep {
                 Ok(removed) if removed < u64::from(BATCH) => return,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::debug!(%error, "could not clean the outbox");
+                    let relay = &self.parts.outbox.options().name;
+                    tracing::warn!(%error, relay, "could not remove old rows; retrying in a minute");
+                    self.parts.metrics.clean_failed();
                     return;
                 }
             }

@@ -154,6 +154,7 @@ pub(super) async fn purge<D: OutboxDatabase>(
             let (status, limit) = (request.status.as_str(), i64::from(request.limit));
             let values: [&dyn tidegate_store::sql::SqlValue; 3] =
                 [&status, &request.before_ms, &limit];
+            c.prefer_indexes().await?;
             let rows = c.rows(x.text.purge.sql(), &values).await?;
             remove(c, &x.component, &rows).await
         })
@@ -177,6 +178,7 @@ pub(super) async fn clean<D: OutboxDatabase>(
             };
             let (span, limit) = (span_ms(retention), i64::from(limit));
             let values = with_now(&[&span, &limit], x.now.as_ref());
+            c.prefer_indexes().await?;
             let rows = c.rows(x.text.clean.sql(), &values).await?;
             remove(c, &x.component, &rows).await
         })

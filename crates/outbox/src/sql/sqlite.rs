@@ -48,7 +48,8 @@ const COLUMNS: &str = "id, event_id, aggregate_type, aggregate_id, type, topic, 
     coalesce(length(CAST(payload AS blob)), 0), headers, created_at, status, attempts, locked_by, locked_at,
     sent_at, last_error_at, next_attempt_at, last_error";
 const CLEAN: &str = "DELETE FROM {table} WHERE id IN (
-        SELECT id FROM {table} WHERE status = 'SENT' AND sent_at < $3 - $1 ORDER BY id LIMIT $2)
+        SELECT id FROM {table} INDEXED BY {table}_created_at
+        WHERE created_at < $3 - $1 AND status = 'SENT' AND sent_at < $3 - $1 ORDER BY created_at LIMIT $2)
     RETURNING event_id, status, attempts";
 
 impl OutboxDatabase for Sqlite {
@@ -121,8 +122,10 @@ impl OutboxDatabase for Sqlite {
                 "UPDATE {table} SET status = 'PENDING', attempts = 0, next_attempt_at = NULL WHERE event_id = $1",
             ),
             purge: fill(
-                "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE status = $1
-                       AND coalesce(sent_at, last_error_at, created_at) < $2 ORDER BY id LIMIT $3)
+                "DELETE FROM {table} WHERE id IN (
+                     SELECT id FROM {table} INDEXED BY {table}_created_at
+                     WHERE created_at < $2 AND status = $1
+                       AND coalesce(sent_at, last_error_at, created_at) < $2 ORDER BY created_at LIMIT $3)
                  RETURNING event_id, status, attempts",
             ),
             clean: fill(CLEAN),

@@ -52,6 +52,11 @@ pub(super) trait OutboxConnection: SqlConnection + 'static {
     /// Writes postings.
     fn post<'c>(&'c mut self, component: &'c str, postings: &'c [Posting]) -> SqlFuture<'c, ()>;
 
+    /// Has the statements that follow in this transaction read by indexes, whatever the planner believes.
+    fn prefer_indexes(&mut self) -> SqlFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Claims rows.
     fn claim<'c>(
         &'c mut self,

@@ -151,3 +151,58 @@ fn o16_a_lane_that_died_is_told_as_a_standstill() {
     assert_eq!(health.status, HealthStatus::Down);
     assert!(health.message.unwrap().contains("stands still"));
 }
+
+mod needs_postgres {
+    use super::*;
+    use crate::stores::{ask, drop_schema, postgres, run, runtime};
+    use tidegate_core::env::Env;
+    use tidegate_outbox::{PurgeRequest, migrate};
+
+    /// How long the server may take until it shows its statistics.
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn o19_clean_up_and_purge_find_old_rows_by_an_index() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let options = OutboxOptions::default();
+            migrate(&store, &options).await.unwrap();
+            let outbox = Outbox::open(&store, options, &Env::system()).await.unwrap();
+            run(
+                &store,
+                "INSERT INTO outbox_event (aggregate_id, type, payload, created_at, status, sent, sent_at)
+                 SELECT 'k' || n, 'T', repeat('x', 500), at, 'SENT', true, at FROM (
+                     SELECT n, now() - n * interval '1 minute' + interval '30 seconds' AS at
+                     FROM generate_series(1, 20000) n) rows",
+            )
+            .await;
+            run(&store, "ANALYZE outbox_event").await;
+            let none = PurgeRequest {
+                status: OutboxStatus::Sent,
+                before_ms: 0,
+                limit: 100,
+            };
+            // Often enough that the driver and the server prepare the statements; 800 rows are that old.
+            let retention = Some(SECOND * 60 * 19_200);
+            for round in 0..10 {
+                let cleaned = outbox.store().clean(retention, 100).await.unwrap();
+                assert_eq!(cleaned, if round < 8 { 100 } else { 0 });
+                assert_eq!(outbox.store().purge(none).await.unwrap(), 0);
+            }
+            let scans = format!(
+                "SELECT coalesce(sum(idx_scan), 0)::int8 FROM pg_stat_user_indexes
+                 WHERE indexrelname = 'outbox_event_created_at' AND schemaname = '{schema}'"
+            );
+            let shown = async {
+                // A server process shows what it did at its next statement after a second.
+                while ask(&store, &scans).await < 20 {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            };
+            let shown = tokio::time::timeout(LIMIT, shown).await;
+            assert!(shown.is_ok(), "{} of 20 read the index", ask(&store, &scans).await);
+            drop_schema(&store, &schema).await;
+        });
+    }
+}

@@ -19,6 +19,20 @@ pub async fn q01_a_published_event_is_claimed_once(world: &World) {
     world.audit().await;
 }
 
+/// Log lines about an event name its trace, wherever it waited before.
+pub async fn a_claim_names_the_trace_of_its_event(world: &World) {
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+    let traced = world.event("a").with_header("traceparent", parent);
+    let broken = world.event("a").with_header("traceparent", "no trace");
+    let events = [traced, broken, world.event("a")];
+    world.store.publish(&events).await.unwrap();
+    let claimed = world.claim(10, LONG).await;
+    let traces = claimed.iter().map(|event| event.claim.trace_id);
+    let traces: Vec<_> = traces.map(|id| id.map(|id| id.to_string())).collect();
+    assert_eq!(traces, [Some(trace.to_owned()), None, None]);
+}
+
 /// Five concurrent claims of one event have one winner.
 pub async fn q02_of_five_claims_of_one_event_one_wins(world: &World) {
     world.publish("a", 1).await;

@@ -108,6 +108,7 @@ async fn finalize_behind_the_back(store: &dyn QueueStore, id: i64, event_id: Eve
             event_id,
             lease: LeaseId::Batch { batch, token },
             place: Place::Queued,
+            trace_id: None,
         };
         let settlement = Settlement {
             registry: None,

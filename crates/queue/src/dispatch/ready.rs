@@ -100,6 +100,7 @@ mod tests {
                 event_id: EventId::from_u128(1),
                 lease: LeaseId::Batch { batch, token: 1 },
                 place: Place::Queued,
+                trace_id: None,
             },
             type_name: "a".to_owned(),
             key: key.map(str::to_owned),

@@ -180,6 +180,7 @@ fn refused(one: Transition, error: &QueueError) -> Option<Transition> {
     let reason = error_chain(error);
     tracing::error!(
         event = one.claim.id,
+        trace_id = one.claim.trace_id.map(tracing::field::display),
         reason,
         "store refused the result; moving the event to dead letters"
     );

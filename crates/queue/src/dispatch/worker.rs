@@ -55,6 +55,7 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
         if poison_state == PoisonState::GivenUp {
             tracing::error!(
                 event = event.claim.id,
+                trace_id = event.claim.trace_id.map(tracing::field::display),
                 handler = id,
                 "poison event; its handler is not called again"
             );

@@ -1,6 +1,7 @@
 //! Claiming in the model.
 
 use super::state::{ModelBatch, ModelEvent, ModelState, RowState, Where};
+use crate::event::trace_of;
 use crate::port::{
     Claim, ClaimRequest, Claimed, ClaimedEvent, Lane, LeaseId, POISON_AFTER, POISON_STARVATION,
 };
@@ -221,6 +222,7 @@ impl ModelState {
                 event_id: stored.event.event_id,
                 lease,
                 place,
+                trace_id: trace_of(&stored.event.headers),
             },
             type_name: stored.event.type_name.clone(),
             key: stored.event.key.clone(),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tidegate_core::EventId;
 use tidegate_core::books::Place;
+use tidegate_core::{EventId, TraceId};
 
 use super::HandlerState;
 
@@ -84,6 +84,8 @@ pub struct Claim {
     pub lease: LeaseId,
     /// Where it is in the books.
     pub place: Place,
+    /// The trace of its event, for log lines.
+    pub trace_id: Option<TraceId>,
 }
 
 /// One event that was claimed.

@@ -11,6 +11,7 @@ use tidegate_store::{span_ms, sqlx};
 use super::columns::{ParkedKeys, place_of, small};
 use super::decode::QueueRow;
 use super::maintain::{read_registry, registry_version};
+use crate::event::trace_of;
 use crate::port::{
     Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerState, Lane, LeaseId, POISON_STARVATION,
     Registry,
@@ -87,6 +88,7 @@ impl ClaimedIds {
             event_id,
             lease,
             place,
+            trace_id: None,
         };
         Some((claim, attempts))
     }
@@ -113,10 +115,11 @@ impl ClaimedEvents {
     pub(super) fn add(
         &mut self,
         ids: &ClaimedIds,
-        (claim, attempts): (Claim, u32),
+        (mut claim, attempts): (Claim, u32),
         (type_name, key, payload, headers): Texts,
         created_ms: i64,
     ) {
+        claim.trace_id = trace_of(&headers);
         let event = ClaimedEvent {
             type_name,
             key,

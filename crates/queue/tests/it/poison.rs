@@ -6,6 +6,7 @@
 //! for having been near.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +16,9 @@ use tidegate_core::Backoff;
 use tidegate_core::env::{Entropy, Stream};
 use tidegate_queue::model::{CallFault, QueueModel};
 use tidegate_queue::port::{EventFilter, ListedEvent, QueueStatus, QueueStore};
-use tidegate_queue::{Delivery, Dispatcher, DispatcherOptions, Handled, Queue, QueueEvent};
+use tidegate_queue::{
+    Delivery, Dispatcher, DispatcherOptions, Handled, NewEvent, Queue, QueueEvent,
+};
 use tidegate_sim::{Node, Sim, is_long, seeds};
 
 const EVENTS: u64 = 40;
@@ -241,4 +244,65 @@ async fn list(model: QueueModel) -> Vec<ListedEvent> {
 #[test]
 fn a08_events_that_kill_their_process_are_ended_and_nobody_else() {
     seeds!(if is_long() { 1_000 } else { 20 }, simulate);
+}
+
+/// The lines of the log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_line_about_a_poison_event_names_its_trace() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let mut sim = Sim::new(1);
+    let (database, process) = (sim.node("database"), sim.node("process"));
+    let model = QueueModel::new(database.env().clock);
+    let queue = Queue::on(Arc::new(model.clone()), &database.env());
+    let known = model.clone();
+    sim.block_on(&database, async move {
+        let one = [(Placed::TYPE.to_owned(), "one".to_owned())];
+        known.register(&one).await.unwrap();
+        let event =
+            NewEvent::raw(queue.ids().mint(), Placed::TYPE, r#"{"n":0,"key":null}"#).unwrap();
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let event = event.with_header("traceparent", parent);
+        known.publish(&[event]).await.unwrap();
+    });
+    let witness = Witness::default();
+    witness.killers.lock().unwrap().insert(0);
+    for _ in 0..20 {
+        start(&process, 0, &model, &witness, &["one"], Some(2));
+        // Past the lease of whoever died before.
+        sim.run_for(Duration::from_secs(5));
+        if model.audit().books.account().dead_lettered == 1 {
+            break;
+        }
+        witness.dead.lock().unwrap().clear();
+        sim.crash(&process);
+        sim.restart(&process);
+    }
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.contains("poison event; its handler"));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        line.contains("trace_id=4bf92f3577b34da6a3ce929d0e0e4736"),
+        "{line}"
+    );
 }

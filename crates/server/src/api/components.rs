@@ -70,8 +70,11 @@ pub(crate) async fn accepted(
 
 /// Says where an event is.
 #[utoipa::path(get, path = "/tidegate/where/{id}", tag = "server",
-    params(("id" = String, Path, description = "The id of the event.",
-        pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"), ComponentQuery),
+    params(
+        ("id" = String, Path, description = "The id of the event.",
+            pattern = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", example = "019a8f3e-5c00-7abc-8def-0123456789ab"),
+        ComponentQuery,
+    ),
     responses(
         (status = 200, description = "Where it is.", body = wire::EventTraceSchema),
         (status = 404, description = "No component has it.", body = ApiProblem),

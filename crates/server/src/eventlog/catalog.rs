@@ -30,6 +30,7 @@ type Api = State<Arc<EventLogApi>>;
         (status = 400, description = "The link is invalid.", body = EventLogProblem),
         (status = 409, description = "The key was used before.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+        (status = 503, description = "The store is away, or the first request with the key has not answered.", body = EventLogProblem),
 ))]
 pub(super) async fn upsert_link(
     State(api): Api,
@@ -46,6 +47,7 @@ pub(super) async fn upsert_link(
     responses(
         (status = 200, description = "The link.", body = CorrelationLinkSchema),
         (status = 404, description = "It is not linked.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn find_link(
     State(api): Api,
@@ -63,6 +65,7 @@ pub(super) async fn find_link(
         (status = 400, description = "The definition is invalid.", body = EventLogProblem),
         (status = 409, description = "The name is taken.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+        (status = 503, description = "The store is away, or the first request with the key has not answered.", body = EventLogProblem),
 ))]
 pub(super) async fn define_process(
     State(api): Api,
@@ -103,6 +106,7 @@ pub(super) struct ProcessList {
 #[utoipa::path(get, path = "/v1/processes", tag = "eventlog", params(ProcessParams), responses(
     (status = 200, description = "The processes.", body = ProcessListSchema),
     (status = 400, description = "The request is invalid.", body = EventLogProblem),
+    (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn list_processes(
     State(api): Api,

@@ -47,6 +47,7 @@ pub(super) struct BatchParams {
     responses(
         (status = 200, description = "A page of events.", body = BatchEventsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn batch(
     State(api): Api,
@@ -61,7 +62,10 @@ pub(super) async fn batch(
 /// How far the processes of a batch have come.
 #[utoipa::path(get, path = "/v1/events/batch/{batchId}/summary", tag = "eventlog",
     params(("batchId" = String, Path, description = "The batch.")),
-    responses((status = 200, description = "The summary.", body = BatchSummarySchema)))]
+    responses(
+        (status = 200, description = "The summary.", body = BatchSummarySchema),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
+))]
 pub(super) async fn batch_summary(
     State(api): Api,
     PathParameters(batch_id): PathParameters<String>,
@@ -98,6 +102,7 @@ pub(super) struct AccountParams {
     responses(
         (status = 200, description = "A page of events.", body = EventPageSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn account(
     State(api): Api,
@@ -120,6 +125,7 @@ pub(super) async fn account(
     responses(
         (status = 200, description = "The summary.", body = AccountSummarySchema),
         (status = 404, description = "The account has no event.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn account_summary(
     State(api): Api,
@@ -147,6 +153,7 @@ pub(super) struct LongPageParams {
     responses(
         (status = 200, description = "A page of events.", body = CorrelationEventsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn correlation(
     State(api): Api,
@@ -163,6 +170,7 @@ pub(super) async fn correlation(
     responses(
         (status = 200, description = "A page of events.", body = TraceEventsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn trace(
     State(api): Api,
@@ -202,6 +210,7 @@ pub(super) struct LookupBody {
         (status = 200, description = "A page of events.", body = EventPageSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn lookup(State(api): Api, headers: HeaderMap, body: Bytes) -> Answer<EventPage> {
     let asked: LookupBody = read(&headers, &body)?;
@@ -256,6 +265,7 @@ pub(super) struct FoundEvents {
         (status = 200, description = "A page of events.", body = FoundEventsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn search(
     State(api): Api,
@@ -313,6 +323,7 @@ pub(super) struct TraceParams {
 #[utoipa::path(get, path = "/v1/traces", tag = "eventlog", params(TraceParams), responses(
     (status = 200, description = "A page of traces.", body = TracePageSchema),
     (status = 400, description = "The request is invalid.", body = EventLogProblem),
+    (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn traces(
     State(api): Api,
@@ -347,6 +358,7 @@ pub(super) struct StatsParams {
     responses(
         (status = 200, description = "The numbers.", body = DashboardStatsSchema),
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
+        (status = 503, description = "The store is away.", body = EventLogProblem),
 ))]
 pub(super) async fn stats(
     State(api): Api,

@@ -82,11 +82,15 @@ pub(super) struct ClearBody {
 }
 
 /// Removes all events, links and processes.
-#[utoipa::path(post, path = "/v1/debug/events/clear", tag = "eventlog", request_body = ClearBody,
+#[utoipa::path(post, path = "/v1/debug/events/clear", tag = "eventlog",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The key of the request.")),
+    request_body = ClearBody,
     responses(
         (status = 204, description = "Everything is removed."),
         (status = 400, description = "It was not confirmed.", body = EventLogProblem),
+        (status = 409, description = "The key was used before.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
+        (status = 503, description = "The store is away, or the first request with the key has not answered.", body = EventLogProblem),
 ))]
 pub(super) async fn clear(
     State(api): Api,

@@ -30,6 +30,7 @@ const MOST_WAIT_MS: u64 = 10_000;
 /// The topics of the log.
 #[utoipa::path(get, path = "/tidegate/log", tag = "log", responses(
     (status = 200, description = "The names of all topics.", body = TopicNames),
+    (status = 503, description = "The log does not answer.", body = ApiProblem),
 ))]
 pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, ApiProblem> {
     let topics = api.log.topics().await?;
@@ -44,10 +45,11 @@ pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, Api
 
 /// How a topic is set up, and what it holds.
 #[utoipa::path(get, path = "/tidegate/log/{topic}", tag = "log",
-    params(("topic" = String, Path, description = "The topic.", pattern = "^[a-zA-Z0-9._-]{1,249}$")),
+    params(("topic" = String, Path, description = "The topic.", pattern = "^[A-Za-z0-9._-]{1,249}$", example = "orders")),
     responses(
         (status = 200, description = "The topic.", body = TopicInfo),
         (status = 404, description = "There is no such topic.", body = ApiProblem),
+        (status = 503, description = "The log does not answer.", body = ApiProblem),
 ))]
 pub(super) async fn describe_topic(
     State(api): Api,
@@ -60,14 +62,20 @@ pub(super) async fn describe_topic(
 /// Adds records to a topic, and answers when they are durable.
 ///
 /// After a failure any of them may be there; those that are carry the ids they were given, or were
-/// given here.
+/// given here. With an `Idempotency-Key` a repeated request gets the first answer and adds nothing.
 #[utoipa::path(post, path = "/tidegate/log/{topic}", tag = "log",
-    params(("topic" = String, Path, description = "The topic.", pattern = "^[a-zA-Z0-9._-]{1,249}$")),
+    params(
+        ("topic" = String, Path, description = "The topic.", pattern = "^[A-Za-z0-9._-]{1,249}$", example = "orders"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The name of this request, for repeats."),
+    ),
     request_body = NewRecords,
     responses(
         (status = 200, description = "Where the records lie.", body = AppendedRecords),
+        (status = 400, description = "The topic, a record or the key is invalid, or no database is there for keys.", body = ApiProblem),
         (status = 404, description = "There is no such topic or partition.", body = ApiProblem),
+        (status = 409, description = "The key was used for another request.", body = ApiProblem),
         (status = 413, description = "A record is larger than the topic takes.", body = ApiProblem),
+        (status = 503, description = "The log or the database does not answer, or the first request with the key has not.", body = ApiProblem),
         (status = 507, description = "The log is full.", body = ApiProblem),
 ))]
 pub(super) async fn append_records(
@@ -144,14 +152,15 @@ fn parse_from(text: &str) -> Option<From> {
 /// Reads records of one partition, outside of any group.
 #[utoipa::path(get, path = "/tidegate/log/{topic}/{partition}", tag = "log",
     params(
-        ("topic" = String, Path, description = "The topic.", pattern = "^[a-zA-Z0-9._-]{1,249}$"),
-        ("partition" = i32, Path, description = "The number of the partition."),
+        ("topic" = String, Path, description = "The topic.", pattern = "^[A-Za-z0-9._-]{1,249}$", example = "orders"),
+        ("partition" = i32, Path, description = "The number of the partition.", minimum = 0),
         ReadQuery,
     ),
     responses(
         (status = 200, description = "Records, and where to go on.", body = ReadRecords),
         (status = 404, description = "There is no such topic or partition.", body = ApiProblem),
         (status = 416, description = "The offset is not there.", body = ApiProblem),
+        (status = 503, description = "The log does not answer.", body = ApiProblem),
 ))]
 pub(super) async fn read_records(
     State(api): Api,

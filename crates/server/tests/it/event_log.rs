@@ -19,12 +19,12 @@ use crate::fixture::{HandClock, Running, config, config_with_token, within};
 
 const JSON: &str = "content-type: application/json\r\n";
 /// The two lines of the documented sample.
-const SAMPLES: [&str; 2] = [
+pub(crate) const SAMPLES: [&str; 2] = [
     r#"{"applicationId":"pet-resort-api","correlationId":"a1b2c3d4","processName":"CreateBooking","processStatus":"PROCESS_START","step":"BookingCreated","details":"Booking BK-20260601-001 created for PET-001","targetSystem":"PET_RESORT","originatingSystem":"PET_RESORT","timestamp":"2026-06-01T10:15:30.123Z","userId":"system"}"#,
     r#"{"applicationId":"pet-resort-api","correlationId":"a1b2c3d4","processName":"CreateBooking","processStatus":"PROCESS_END","step":"BookingCompleted","details":"Booking BK-20260601-001 completed successfully","targetSystem":"PET_RESORT","originatingSystem":"PET_RESORT","timestamp":"2026-06-01T10:15:30.456Z","userId":"system"}"#,
 ];
 
-async fn start(config: ServerConfig, options: EventLogOptions) -> (Running, TempDir) {
+pub(crate) async fn start(config: ServerConfig, options: EventLogOptions) -> (Running, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let env = Env::system();
     let store = open(&dir, 10, &env).await;
@@ -57,7 +57,7 @@ async fn plain() -> (Running, TempDir) {
     start(config(), EventLogOptions::default()).await
 }
 
-async fn post(server: &Running, path: &str, headers: &str, body: &str) -> Answer {
+pub(crate) async fn post(server: &Running, path: &str, headers: &str, body: &str) -> Answer {
     let headers = format!("{JSON}{headers}");
     server.ask("POST", path, &headers, body).await
 }

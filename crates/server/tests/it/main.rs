@@ -6,6 +6,7 @@ mod client;
 mod fixture;
 
 mod access;
+mod documented_answers;
 mod drain;
 mod endpoints;
 mod event_log;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use axum::Json;
 use serde_json::Value;
+use tidegate_server::ServerConfig;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -18,15 +19,20 @@ async fn orders() -> Json<&'static str> {
 }
 
 async fn document() -> (Running, Value) {
+    document_with(config()).await
+}
+
+async fn document_with(config: ServerConfig) -> (Running, Value) {
     let more = OpenApiRouter::new().routes(routes!(orders));
-    let server = Running::start(config(), |b| b.routes(more)).await;
-    let answer = server.get("/openapi.json").await;
+    let server = Running::start(config, |b| b.routes(more)).await;
+    let token = "authorization: Bearer s3cret\r\n";
+    let answer = server.ask("GET", "/openapi.json", token, "").await;
     assert_eq!(answer.header("content-type"), Some("application/json"));
     let document = answer.json();
     (server, document)
 }
 
-fn operations(document: &Value) -> Vec<(String, String, Value)> {
+pub(crate) fn operations(document: &Value) -> Vec<(String, String, Value)> {
     let mut all = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
@@ -75,25 +81,6 @@ async fn it_is_a_sound_document_of_version_3_1() {
     let (_server, document) = document().await;
     assert_eq!(document["openapi"], "3.1.0");
     assert_eq!(document["info"]["title"], "Tidegate");
-    assert_eq!(
-        document["components"]["securitySchemes"]["bearer"]["scheme"],
-        "bearer"
-    );
-    // A client sends a token where one is required, and needs none elsewhere.
-    assert_eq!(document.get("security"), None);
-    let server = Running::start(config_with_token(), |b| b).await;
-    let answer = server
-        .ask(
-            "GET",
-            "/openapi.json",
-            "Authorization: Bearer s3cret\r\n",
-            "",
-        )
-        .await;
-    assert_eq!(
-        answer.json()["security"],
-        serde_json::json!([{ "bearer": [] }])
-    );
     let mut ids = BTreeSet::new();
     for (method, path, operation) in operations(&document) {
         let id = operation["operationId"].as_str().unwrap().to_owned();
@@ -106,10 +93,11 @@ async fn it_is_a_sound_document_of_version_3_1() {
             );
         }
         assert_eq!(
-            responses["default"]["content"]["application/json"]["schema"]["$ref"],
+            responses["500"]["content"]["application/json"]["schema"]["$ref"],
             "#/components/schemas/Problem",
             "{method} {path}"
         );
+        assert!(!responses.contains_key("default"), "{method} {path}");
     }
     let mut references = Vec::new();
     collect_references(&document, &mut references);
@@ -124,12 +112,45 @@ async fn it_is_a_sound_document_of_version_3_1() {
 }
 
 #[tokio::test]
-async fn probes_are_open_and_the_rest_is_not() {
-    let (_server, document) = document().await;
+async fn with_a_token_probes_are_open_and_the_rest_is_not() {
+    let (_server, document) = document_with(config_with_token()).await;
+    let scheme = &document["components"]["securitySchemes"]["bearer"]["scheme"];
+    assert_eq!(scheme, "bearer");
+    assert_eq!(document["security"], serde_json::json!([{ "bearer": [] }]));
     for (_, path, operation) in operations(&document) {
         let is_probe = path.ends_with("z") || path.contains("health");
         let security = operation.get("security");
         assert_eq!(security.is_some(), is_probe, "{path}: {security:?}");
+        let responses = operation["responses"].as_object().unwrap();
+        assert_eq!(responses.contains_key("401"), !is_probe, "{path}");
+        assert!(!responses.contains_key("403"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_token_nobody_is_asked_for_one() {
+    let (_server, document) = document().await;
+    assert_eq!(document.get("security"), None);
+    assert_eq!(document["components"].get("securitySchemes"), None);
+    for (_, path, operation) in operations(&document) {
+        assert_eq!(operation.get("security"), None, "{path}");
+        let responses = operation["responses"].as_object().unwrap();
+        assert!(!responses.contains_key("401"), "{path}");
+        // Pages of other sites are refused instead.
+        assert!(responses.contains_key("403"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_server_documents_that_it_changes_nothing() {
+    let read_only = ServerConfig {
+        read_only: true,
+        ..config_with_token()
+    };
+    let (_server, document) = document_with(read_only).await;
+    for (method, path, operation) in operations(&document) {
+        let responses = operation["responses"].as_object().unwrap();
+        assert_eq!(responses.contains_key("403"), method == "POST", "{path}");
     }
 }
 

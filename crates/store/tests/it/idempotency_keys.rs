@@ -1,11 +1,14 @@
 //! Requests that are made twice.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use tidegate_store::Store;
+use tidegate_core::env::{Clock, Env, Sleep};
+use tidegate_core::{Component, Shutdown};
 use tidegate_store::idempotency::{
     KeptAnswer, KeyState, KeyedRequest, LOCK, begin, clean, fingerprint, finish, finish_in, release,
 };
+use tidegate_store::{Store, StoreComponent, StoreOptions};
 
 use super::{runtime, sqlite};
 
@@ -93,5 +96,49 @@ fn a_key_is_answered_once_on_sqlite() {
         let store = sqlite(&dir).await;
         a_key_is_answered_once(&store).await;
         an_answer_commits_with_its_work(&store).await;
+    });
+}
+
+/// A clock of a later day, on which every pause is over at once.
+#[derive(Debug)]
+struct LaterDay;
+
+impl Clock for LaterDay {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + DAY * 2
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        Box::pin(tokio::task::yield_now())
+    }
+}
+
+#[test]
+fn the_component_of_the_store_removes_keys_whose_time_is_over() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        let begun = begin(&store, request("old", b"1"), 1_000, DAY).await;
+        assert!(matches!(begun, Ok(KeyState::New(_))));
+        let env = Env {
+            clock: Arc::new(LaterDay),
+            ..Env::system()
+        };
+        let options = StoreOptions::new("sqlite://unused");
+        let component = Arc::new(StoreComponent::new(store.clone(), &options, &env));
+        let (trigger, stop) = Shutdown::new();
+        let running = tokio::spawn(component.run(stop));
+        let removed = async {
+            let other = || begin(&store, request("old", b"2"), 1_000, DAY);
+            while other().await.unwrap() == KeyState::Conflict {}
+        };
+        let limit = Duration::from_secs(20);
+        tokio::time::timeout(limit, removed).await.unwrap();
+        trigger.stop();
+        running.await.unwrap();
     });
 }

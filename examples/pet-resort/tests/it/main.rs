@@ -335,8 +335,11 @@ async fn the_probes_say_alive_and_ready_until_the_service_stops() {
     assert_eq!(status("/livez").await, 200);
     assert_eq!(status("/actuator/health/liveness").await, 200);
     assert_eq!(status("/readyz").await, 200);
+    assert_eq!(status("/health").await, 200);
     house.probes.stop();
     assert_eq!(status("/readyz").await, 503);
     assert_eq!(status("/actuator/health/readiness").await, 503);
     assert_eq!(status("/livez").await, 200);
+    // A service that stops is well.
+    assert_eq!(status("/actuator/health").await, 200);
 }

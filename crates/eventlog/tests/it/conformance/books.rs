@@ -40,6 +40,7 @@ async fn a01_the_recount_agrees_and_names_a_row_that_was_deleted(log: EventLog) 
     let audited = log.audit().await.unwrap();
     // The third counts once more, for the logger that repeated it.
     assert_eq!((audited.unaccounted, audited.books.delivered), (0, 5));
+    assert_eq!(audited.unverifiable, 3, "their sender keeps no books");
     let sql = format!("DELETE FROM tidegate_eventlog WHERE key = '{}'", id(4));
     run(log.store(), sql).await;
     let audited = log.audit().await.unwrap();

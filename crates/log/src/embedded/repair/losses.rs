@@ -20,6 +20,7 @@ use tidegate_core::env::Disk;
 use super::{COMMIT_DAMAGED, DAMAGED, Repaired};
 use crate::embedded::audit::{self, TopicAudit, group_books};
 use crate::embedded::change::PartitionKey;
+use crate::embedded::config::DeadLetterTopics;
 use crate::embedded::injected_bugs::{self, InjectedBug};
 use crate::embedded::segment::Minutes;
 use crate::embedded::state::{GroupProgress, Hole, LogState, TopicState};
@@ -72,7 +73,7 @@ pub(super) fn post(
     // Minutes that are folded in the books are folded in what is compared with them.
     state.fold(damage.now_ms);
     // A topic comes before its groups, which have to do with what it posted.
-    for audited in audit::count(disk, dir, state)? {
+    for audited in audit::count(disk, dir, state, &DeadLetterTopics::new())? {
         let number = state.numbers.get(&audited.topic).copied();
         let number = number.unwrap_or(u32::MAX);
         let Some(topic) = state.topics.get_mut(number as usize) else {

@@ -1,11 +1,12 @@
 //! The loss with a damaged journal is known, whoever looks, until a repair takes note of it; and a
 //! repair explains nothing but damage.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tidegate_core::books::{Place, postings};
 use tidegate_core::env::{Clock, Disk, OpenMode};
-use tidegate_core::{GroupName, Offset};
+use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_sim::SimDisk;
 
 use super::harness::{Harness, append, at, damage, dir, empty_journal, id, journal, offset, small};
@@ -484,18 +485,24 @@ fn a_lost_commit_or_registration_is_an_unknown_loss_until_a_repair() {
 #[test]
 fn an_event_that_a_group_put_elsewhere_is_found_only_there() {
     let settled = |n: u64, place: Place| postings([id(n)], Some(Place::Queued), Some(place));
-    for is_kept in [true, false] {
+    for (is_kept, is_configured) in [(true, true), (false, true), (true, false)] {
         let disk = SimDisk::new(1);
-        let mut harness = open(&disk);
+        let topic = |name: &str| Topic::new(name).unwrap();
+        let letters = (topic("a"), BTreeSet::from([topic("given-up")]));
+        let config = EmbeddedConfig {
+            dead_letters: is_configured.then_some(letters).into_iter().collect(),
+            ..config()
+        };
+        let mut harness = Harness::open(&disk, config).unwrap();
         harness.create("a", TopicConfig::new(1)).unwrap();
-        harness.create("a.DLT", TopicConfig::new(1)).unwrap();
+        harness.create("given-up", TopicConfig::new(1)).unwrap();
         harness
             .append((0..4).map(|n| append("a", 0, n)).collect())
             .unwrap();
         let mut commit = offset("g", at("a", 0), 3, [id(0)]);
         commit.postings.extend(settled(1, Place::DeadLettered));
         commit.postings.extend(settled(2, Place::Parked));
-        let dead = is_kept.then(|| append("a.DLT", 0, 1));
+        let dead = is_kept.then(|| append("given-up", 0, 1));
         harness
             .write(Write {
                 appends: dead.into_iter().collect(),
@@ -513,9 +520,10 @@ fn an_event_that_a_group_put_elsewhere_is_found_only_there() {
             (books.dead_lettered, books.parked, books.delivered),
             (1, 1, 1)
         );
-        assert_eq!(found.dead_lettered, i64::from(is_kept));
+        let is_found = is_kept && is_configured;
+        assert_eq!(found.dead_lettered, i64::from(is_found));
         assert_eq!((found.parked, found.delivered, found.queued), (0, 0, 1));
-        assert_eq!(group.unverifiable, if is_kept { 1 } else { 2 });
+        assert_eq!(group.unverifiable, if is_found { 1 } else { 2 });
     }
 }
 

@@ -1,5 +1,7 @@
 //! The group after quiet, and chunks that name their partition: damage that was noticed by nobody before.
 
+use std::collections::BTreeMap;
+
 use tidegate_core::env::Disk;
 use tidegate_sim::{SimDisk, Survivors};
 
@@ -40,16 +42,26 @@ fn killed(is_proven: bool) -> SimDisk {
 #[test]
 fn t36_damage_to_the_last_commit_is_noticed_once_the_log_was_quiet() {
     let disk = killed(true);
-    assert_eq!(audit_directory(&disk, dir()).unwrap().unwrap().torn, None);
+    assert_eq!(
+        audit_directory(&disk, dir(), &BTreeMap::new())
+            .unwrap()
+            .unwrap()
+            .torn,
+        None
+    );
     damage(&disk, &journal(&disk, 1), b"value 2 ");
-    let audited = audit_directory(&disk, dir()).unwrap().unwrap();
+    let audited = audit_directory(&disk, dir(), &BTreeMap::new())
+        .unwrap()
+        .unwrap();
     let missing: u64 = audited.topics.iter().map(TopicAudit::unaccounted).sum();
     assert!(audited.loss.is_some(), "{audited:?}");
     assert_eq!(missing.max(audited.loss.unwrap().events), 1);
     // Before that it cannot be told from a write that was cut, and is not said to be one.
     let disk = killed(false);
     damage(&disk, &journal(&disk, 1), b"value 2 ");
-    let audited = audit_directory(&disk, dir()).unwrap().unwrap();
+    let audited = audit_directory(&disk, dir(), &BTreeMap::new())
+        .unwrap()
+        .unwrap();
     assert_eq!((audited.loss, audited.findings), (None, Vec::new()));
     let torn = audited.torn.unwrap();
     assert!(
@@ -122,7 +134,9 @@ fn two_segments_that_were_exchanged_are_noticed() {
             .unwrap();
         file.write_at(0, &bytes).unwrap();
     }
-    let audited = audit_directory(&disk, dir()).unwrap().unwrap();
+    let audited = audit_directory(&disk, dir(), &BTreeMap::new())
+        .unwrap()
+        .unwrap();
     assert_eq!(audited.topics[0].unaccounted(), 6);
     let mut harness = Harness::open(&disk, config()).unwrap();
     assert!(

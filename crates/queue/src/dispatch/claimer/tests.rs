@@ -32,6 +32,7 @@ fn event(id: i64, attempts: u32, abandoned: u32) -> ClaimedEvent {
                 token: 1,
             },
             place: Place::Queued,
+            trace_id: None,
         },
         type_name: "a".to_owned(),
         key: None,

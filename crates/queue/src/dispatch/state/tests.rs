@@ -17,6 +17,7 @@ fn event(id: i64, lease: LeaseId) -> ClaimedEvent {
             event_id: EventId::from_u128(1),
             lease,
             place: Place::Retrying,
+            trace_id: None,
         },
         type_name: "a".to_owned(),
         key: None,
