@@ -153,8 +153,8 @@ fn limits_are_named() {
         format!("schema s {fields} end")
     };
     let assignments = |n: usize| {
-        let steps: String = (0..n).map(|n| format!("transform f{n} = 1\n")).collect();
-        format!("process p receive a {steps} emit to b end")
+        let fields: String = (0..n).map(|n| format!("f{n} = 1\n")).collect();
+        format!("process p receive a transform {fields} emit to b end")
     };
     let deep = |n: usize| {
         format!(
