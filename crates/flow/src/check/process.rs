@@ -300,7 +300,10 @@ impl<'t> ProcessChecker<'_, 't> {
         let mut seen: BTreeMap<String, Span> = BTreeMap::new();
         for statement in self.node.children() {
             let is_on = statement.word() == "on";
-            let shown = statement.words()[..if is_on { 2 } else { 1 }].join(" ");
+            // The name of a process is a statement of one word, and may be `on`, which has been told about.
+            let words = statement.words().into_iter();
+            let shown: Vec<&str> = words.take(if is_on { 2 } else { 1 }).collect();
+            let shown = shown.join(" ");
             let key = match statement.label() {
                 "setting" | "block" => shown.clone(),
                 "output" if is_on => format!("{shown} {}", statement.has("failure")),
