@@ -10,7 +10,7 @@ use tidegate_flow::expression::{
 };
 use tidegate_flow::value::{FlowType, FlowValue, JsonRecord, ObjectType};
 
-use crate::measure::{Measurement, nanos_per_call};
+use crate::measure::{Measurement, begin_peak, nanos_per_call, peak_resident_mib};
 
 const EXPRESSION: &str =
     r#"amount > 100.0 && merchant.startsWith("Store") && country in ["DE", "FR", "US"]"#;
@@ -145,7 +145,16 @@ end
 }
 
 fn check_text() {
+    begin_peak();
     let one = checked_ms(1 << 20);
+    Measurement {
+        bench: "flow/check-1-mib-memory",
+        ours: peak_resident_mib(),
+        reference: 200.0,
+        reference_is: "the bar of 200 MiB, this program included",
+        unit: "MiB",
+    }
+    .print();
     let two = checked_ms(2 << 20);
     Measurement {
         bench: "flow/check-1-mib",

@@ -6,6 +6,7 @@
 mod binding;
 mod binding_built;
 mod binding_names;
+mod flow_built;
 
 use std::net::SocketAddr;
 
@@ -63,6 +64,7 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
         }
     }
     bound_twice(&bindings, findings);
+    flow_built::check(&root, findings);
 }
 
 /// Two bindings that would take records from each other.

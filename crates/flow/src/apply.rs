@@ -152,6 +152,13 @@ pub enum RouteChoice {
     Skip,
 }
 
+/// Trims a record to the fields that its input wants.
+pub fn project(source: &SourcePlan, record: &mut JsonRecord) {
+    if let Some(project) = &source.project {
+        project.trim(record);
+    }
+}
+
 /// The declared state of this name.
 #[must_use]
 pub fn state_plan<'p>(process: &'p ProcessPlan, name: &str) -> Option<&'p StatePlan> {
@@ -223,7 +230,8 @@ impl Apply<'_> {
         schema.map_or(Ok(()), |schema| conform(record, &schema.fields))
     }
 
-    /// The record of some bytes, trimmed to what the input wants, and its event time if it has one.
+    /// The record of some bytes, and its event time if it has one. The filter of the input sees all of its fields;
+    /// [`project`] trims it after that.
     ///
     /// # Errors
     /// The bytes are no record of the input's schema: `schema.invalid`.
@@ -246,9 +254,6 @@ impl Apply<'_> {
                 return Err(invalid(format!("`{path}` is not a time")));
             };
             time = Some(at.as_millisecond());
-        }
-        if let Some(project) = &source.project {
-            project.trim(&mut record);
         }
         Ok((record, time))
     }
@@ -517,7 +522,7 @@ impl Apply<'_> {
         let answer = self.attempts(FailureKind::Lookup, || self.host.ask(lookup, key))?;
         let answer = answer.as_ref();
         if select.is_empty() {
-            let nested = answer.map_or_else(|| "null".to_owned(), JsonRecord::to_string);
+            let nested = answer.map_or_else(|| self.unanswered(lookup), JsonRecord::to_string);
             record.set_raw(lookup, nested);
         }
         for path in select {
@@ -525,6 +530,21 @@ impl Apply<'_> {
             record.set_raw(last_name(path), raw.unwrap_or("null"));
         }
         Ok(())
+    }
+
+    /// The answer of a lookup that has nothing under a key: its fields, each of them null.
+    fn unanswered(&self, lookup: &str) -> String {
+        let mut nothing = JsonRecord::default();
+        for field in self
+            .plan
+            .lookups
+            .get(lookup)
+            .into_iter()
+            .flat_map(|one| &one.fields)
+        {
+            nothing.set_raw(&field.name, "null");
+        }
+        nothing.to_string()
     }
 
     /// Attempts at something that may fail for a while, as the handler of its kind allows. They follow each other

@@ -7,6 +7,7 @@ mod bindings;
 mod blocks;
 mod combine;
 mod declarations;
+mod expansion;
 mod expressions;
 mod process;
 mod registered;
@@ -23,6 +24,8 @@ use crate::syntax::{MAX_DIAGNOSTICS, SyntaxNode, SyntaxTree, parse};
 use crate::{Diagnostic, Span};
 pub use bindings::{Bindings, LookupBinding, StreamBinding, check_bindings, problem_code};
 use declarations::{Declaration, kind_text};
+use expansion::ExpansionBudget;
+pub use expansion::MAX_EXPANSION;
 pub use registered::{Registered, RegisteredTransform};
 
 /// The result of a check.
@@ -34,6 +37,8 @@ pub struct CheckedFlows {
     pub diagnostics: Vec<Diagnostic>,
     /// Where streams, lookups and the like are named, for the check of their bindings.
     pub places: Vec<NamedPlace>,
+    /// Statements that the runtime does nothing with yet: [`check_bindings`] warns about them, as the model runs them.
+    pub unbuilt: Vec<UnbuiltStatement>,
     /// The number of texts; those of the configuration are counted after them.
     pub sources: u32,
 }
@@ -48,6 +53,19 @@ pub struct NamedPlace {
     /// The process.
     pub process: String,
     /// The place in the flow.
+    pub span: Span,
+}
+
+/// A statement that the runtime does nothing with yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnbuiltStatement {
+    /// The process.
+    pub process: String,
+    /// The statement.
+    pub statement: &'static str,
+    /// What happens instead.
+    pub why: &'static str,
+    /// Its place in the flow.
     pub span: Span,
 }
 
@@ -80,7 +98,9 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
         used: BTreeSet::new(),
         diagnostics,
         errors: 0,
+        budget: ExpansionBudget::of(texts.iter().map(|text| text.len()).sum()),
         places: Vec::new(),
+        unbuilt: Vec::new(),
     };
     checker.declarations();
     checker.processes();
@@ -89,6 +109,7 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
         plan,
         mut diagnostics,
         places,
+        unbuilt,
         ..
     } = checker;
     diagnostics.sort_by(|a, b| (a.span, a.code, &a.message).cmp(&(b.span, b.code, &b.message)));
@@ -99,6 +120,7 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
         plan: (!has_error).then_some(plan),
         diagnostics,
         places,
+        unbuilt,
         sources: u32::try_from(texts.len()).unwrap_or(u32::MAX),
     }
 }
@@ -137,7 +159,9 @@ struct FlowChecker<'t> {
     diagnostics: Vec<Diagnostic>,
     /// Errors among them, of the checker itself.
     errors: usize,
+    budget: ExpansionBudget,
     places: Vec<NamedPlace>,
+    unbuilt: Vec<UnbuiltStatement>,
 }
 
 impl FlowChecker<'_> {
@@ -159,31 +183,52 @@ impl FlowChecker<'_> {
         self.errors > MAX_DIAGNOSTICS * self.trees.len()
     }
 
+    /// Whether nothing more is to be said about a name. A suggestion would be the work of many names.
+    fn is_silent(&mut self, code: &'static str, node: SyntaxNode<'_>) -> bool {
+        if self.is_full() {
+            self.found(code, node, "");
+        }
+        self.is_full() || self.is_exhausted()
+    }
+
     /// There is nothing of the name of a node; the nearest of these names is advice.
     fn unknown(&mut self, code: &'static str, node: SyntaxNode<'_>, what: &str, names: Names) {
         let name = node.name();
-        // Past the limit nothing is shown, and a suggestion would be the work of many names.
-        if self.is_full() {
-            self.found(code, node, "");
+        if self.is_silent(code, node) {
             return;
         }
         // A name that stands in a part that could not be read may be declared there.
         if self.trees.iter().any(|tree| tree.is_skipped(&name)) {
             return;
         }
-        let near = nearest(&name, names.iter().map(String::as_str));
+        let near = nearest(&name, names.iter().take(MAX_NAMES).map(String::as_str));
         let help = near.map(|near| format!("did you mean `{near}`?"));
         let message = format!("there is no {what} `{name}`");
         self.found(code, node, message).help = help;
     }
 
     /// A name of another kind than its place needs.
-    fn wrong_kind(&mut self, node: SyntaxNode<'_>, kind: &str, needed: &str) {
+    fn wrong_kind(&mut self, node: SyntaxNode<'_>, kind: &str, needed: &str) -> &mut Diagnostic {
         let kind = kind_text(kind);
-        let message = format!("`{}` is a {kind}, and a {needed} is needed", node.name());
-        self.found("TG0107", node, message);
+        let article = |word: &str| {
+            if word.starts_with(['a', 'e', 'i', 'o']) {
+                "an"
+            } else {
+                "a"
+            }
+        };
+        let message = format!(
+            "`{}` is {} {kind}, and {} {needed} is needed",
+            node.name(),
+            article(kind),
+            article(needed)
+        );
+        self.found("TG0107", node, message)
     }
 }
+
+/// Names that a suggestion is looked for among.
+const MAX_NAMES: usize = 2_000;
 
 /// Names that one could have meant.
 type Names = Vec<String>;

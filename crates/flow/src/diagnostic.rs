@@ -82,7 +82,13 @@ pub fn explain(code: &str) -> Option<&'static DiagnosticCode> {
     CODES.iter().find(|row| row.code == code)
 }
 
-/// The errors and the warnings among `diagnostics`, to be shown with the lines of `texts`.
+/// The advice that a code has for all of its findings.
+fn repair(code: &str) -> Option<String> {
+    explain(code).map(|row| row.repair.to_owned())
+}
+
+/// The errors and the warnings among `diagnostics`, to be shown with the lines of `texts`. A finding without advice of
+/// its own has that of its code.
 #[must_use]
 pub fn problems(diagnostics: &[Diagnostic], texts: &[ConfigSource]) -> (Problems, Problems) {
     let place = |span: Span| (span.source as usize, span.start as usize..span.end as usize);
@@ -99,7 +105,7 @@ pub fn problems(diagnostics: &[Diagnostic], texts: &[ConfigSource]) -> (Problems
                 diagnostic.code,
                 &diagnostic.message,
             )
-            .hint(diagnostic.help.clone())
+            .hint(diagnostic.help.clone().or_else(|| repair(diagnostic.code)))
         });
         Problems::in_texts(list.collect(), texts.to_vec())
     };

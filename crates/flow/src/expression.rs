@@ -21,6 +21,8 @@ use tidegate_core::{Code, Failure, FailureClass};
 pub use arithmetic::{add, average};
 pub use check::{CheckedExpression, check};
 pub(crate) use lexer::unescaped;
+pub use library::MAX_PATTERN_BYTES;
+pub(crate) use library::pattern;
 pub use scope::{
     ExpressionBindings, ExpressionHost, ExpressionScope, FunctionSignature, NoHost, RecordMetadata,
 };

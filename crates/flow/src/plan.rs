@@ -31,7 +31,9 @@ pub use process::{
     SourcePlan, StateKind, StatePlan, TimePlan, TopicKind, TopicPlan, TtlPlan,
 };
 pub(crate) use schema::object_type;
-pub use schema::{ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, SchemaPlan};
+pub use schema::{
+    ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, PatternPlan, SchemaPlan,
+};
 pub(crate) use ways_out::ways_out;
 pub use ways_out::{LedgerPlace, WayOut};
 

@@ -15,8 +15,8 @@ mod unsupported;
 pub use grammar::{RESERVED, published, words};
 pub use lexer::{FlowToken, FlowTokenKind};
 pub use parser::{
-    MAX_DIAGNOSTICS, MAX_EXPRESSION, MAX_FIELDS, MAX_FILE, MAX_NAME, MAX_NESTING,
-    MAX_STEPS_PER_BYTE, parse,
+    MAX_DIAGNOSTICS, MAX_DURATION_DAYS, MAX_EXPRESSION, MAX_FIELDS, MAX_FILE, MAX_LIST, MAX_NAME,
+    MAX_NESTING, MAX_STATEMENTS, MAX_STEPS_PER_BYTE, parse,
 };
 pub use printer::print;
 pub use tree::{SyntaxNode, SyntaxTree};

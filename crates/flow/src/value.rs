@@ -24,7 +24,7 @@ mod record;
 mod text;
 
 pub use json::JsonError;
-pub(crate) use json::member;
+pub(crate) use json::{Member, Scanner, member};
 use number::compare_numbers;
 pub(crate) use number::exact;
 pub(crate) use record::FieldPosition;

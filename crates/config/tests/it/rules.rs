@@ -242,6 +242,45 @@ fn what_is_not_built_is_refused_or_warned_about_by_name() {
 }
 
 #[test]
+fn keys_of_flows_that_are_not_built_are_warned_about_where_they_are_given() {
+    let text = "streams: {a: {topic: t, partitions: 3, format: json}}
+lookups: {l: {type: file, path: f.json, cache: {ttl: 1h}}}
+circuit-breakers: {b: {failure-threshold: 3}}
+checkpoints: {default: {min-pause: 5s}}
+state-backends: {default: {budget: 1GiB}}
+resources: {p: {parallelism: 2, delivery: at-least-once, poison: {window: 1m}, restart: {max-delay: 5s}}}
+";
+    let loaded = of(text);
+    assert!(loaded.problems.is_empty(), "{}", loaded.problems);
+    let warnings = loaded.warnings.to_string();
+    let paths = warnings.lines().filter_map(|line| {
+        let (path, rest) =
+            line.split_once(": is read, and this version does nothing with it yet")?;
+        assert!(rest.starts_with(": "), "{line}");
+        path.split_once(' ').map(|(_, path)| path)
+    });
+    assert_eq!(
+        paths.collect::<Vec<_>>(),
+        [
+            "streams.a.format",
+            "lookups.l.cache",
+            "circuit-breakers.b.failure-threshold",
+            "checkpoints.default.min-pause",
+            "state-backends.default.budget",
+            "resources.p.delivery",
+            "resources.p.poison",
+        ],
+        "{warnings}"
+    );
+    assert_eq!(
+        of("streams: {a: {}}\nlookups: {l: {type: file, path: f}}\n")
+            .warnings
+            .to_string(),
+        ""
+    );
+}
+
+#[test]
 fn a_topic_and_a_group_are_bound_once() {
     let text =
         "eventbus:\n  bindings:\n    a: {topic: t, group-id: g}\n    b: {topic: t, group-id: g}\n";

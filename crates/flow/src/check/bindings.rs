@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use tidegate_config::{Config, Problem, nearest};
 
-use super::{CheckedFlows, NamedPlace};
+use super::{CheckedFlows, NamedPlace, UnbuiltStatement};
 use crate::plan::{OperatorPlan, ProcessPlan};
 use crate::{Diagnostic, Span};
 
@@ -30,6 +30,8 @@ pub struct Bindings {
     pub streams: BTreeMap<String, StreamBinding>,
     /// The lookups, checkpoints and state backends: the section, the name, and the type.
     pub others: Vec<LookupBinding>,
+    /// The pauses after checkpoints in milliseconds, by the name of the binding.
+    pub pauses: BTreeMap<String, u64>,
     /// Processes that must not be exactly once, because `resources` says so.
     pub weaker: Vec<String>,
     /// Where sections and bindings stand, by their path: the source of the configuration, and the bytes.
@@ -62,6 +64,10 @@ impl Bindings {
                 });
             }
         }
+        let pauses = config.names("checkpoints").into_iter().filter_map(|name| {
+            let pause = config.duration(&format!("checkpoints.\"{name}\".min-pause"))?;
+            Some((name.to_owned(), u64::try_from(pause.as_millis()).ok()?))
+        });
         let weaker = config.names("resources").into_iter().filter(|name| {
             let delivery = config.text(&format!("resources.\"{name}\".delivery"));
             delivery.is_some_and(|delivery| delivery != "exactly-once")
@@ -79,6 +85,7 @@ impl Bindings {
             places,
             streams: streams.collect(),
             others,
+            pauses: pauses.collect(),
             weaker: weaker.map(str::to_owned).collect(),
         }
     }
@@ -164,8 +171,37 @@ pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnost
             found.extend(clusters(process, bindings, &place, &there));
         }
     }
+    let checkpoints = flows.unbuilt.iter();
+    let checkpoints = checkpoints.filter(|unbuilt| unbuilt.statement == "checkpoint every");
+    found.extend(checkpoints.filter_map(|checkpoint| pause(checkpoint, bindings, flows)));
+    // What is refused anyway needs no warning.
+    if found.is_empty() {
+        found.extend(flows.unbuilt.iter().map(|unbuilt| {
+            let UnbuiltStatement { statement, why, .. } = unbuilt;
+            let message = format!("a stage does nothing with `{statement}` yet: {why}");
+            Diagnostic::new("TG0710", unbuilt.span, message)
+        }));
+    }
     found.sort_by(|a, b| (a.span, a.code).cmp(&(b.span, b.code)));
     found
+}
+
+/// A checkpoint that is wanted again before the pause after the last one is over.
+fn pause(
+    checkpoint: &UnbuiltStatement,
+    bindings: &Bindings,
+    flows: &CheckedFlows,
+) -> Option<Diagnostic> {
+    let process = flows.plan.as_ref()?.processes.get(&checkpoint.process)?;
+    let (to, every) = (&process.checkpoint.to, process.checkpoint.every_ms?);
+    let pause = *bindings.pauses.get(to)?;
+    (every < pause).then(|| {
+        let message = format!(
+            "a checkpoint comes after {every} ms, and `checkpoints.{to}.min-pause` is {pause} ms"
+        );
+        let there = bindings.place(&format!("checkpoints.{to}"), flows);
+        Diagnostic::new("TG0604", checkpoint.span, message).also(there)
+    })
 }
 
 fn bound(place: &NamedPlace, bindings: &Bindings, flows: &CheckedFlows) -> Option<Diagnostic> {

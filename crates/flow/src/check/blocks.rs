@@ -91,6 +91,8 @@ impl<'t> ProcessChecker<'_, 't> {
             if !self.flows.registered.state.contains_key(&name) {
                 self.bound("state-backends", node);
             }
+            let why = "it is kept like local state, and no backend is asked";
+            self.unbuilt("uses", why, node);
             let state = StatePlan::new(format!("uses/{name}"), StateKind::Uses, Vec::new(), 64);
             self.add_state(state, node.span());
         }
@@ -185,6 +187,11 @@ impl<'t> ProcessChecker<'_, 't> {
             let message = "nothing here fails transiently, so the retry is skipped";
             self.found("TG0606", node.head(), message);
         }
+        let waits = ["delay", "backoff", "max_delay"];
+        if let Some(wait) = waits.iter().find_map(|label| node.get(label)) {
+            let why = "the attempts follow each other at once";
+            self.unbuilt("the wait of a retry", why, wait);
+        }
         let millis = |label: &str, or: u64| node.get(label).map_or(or, Node::millis);
         RetryPlan {
             attempts,
@@ -256,9 +263,12 @@ impl<'t> ProcessChecker<'_, 't> {
                 let message = "a checkpoint comes after 1 second or 1 record at the earliest";
                 self.found("TG0604", trigger, message);
             }
-            plan.every_ms = plan.every_ms.or(every);
-            plan.records = plan.records.or(records);
+            // Of two triggers the first to come counts.
+            plan.every_ms = plan.every_ms.into_iter().chain(every).min();
+            plan.records = plan.records.into_iter().chain(records).min();
         }
+        let why = "a start reads the whole changelog";
+        self.unbuilt("checkpoint every", why, node);
         if let Some(to) = node.get("to") {
             plan.to = self.bound("checkpoints", to);
         }
@@ -268,6 +278,12 @@ impl<'t> ProcessChecker<'_, 't> {
     fn slow(&mut self, node: Node<'t>) {
         let strategy = node.child("strategy");
         let alert_ms = node.get("alert").map(|alert| self.above_zero(alert));
+        if strategy.word() != "block" {
+            self.unbuilt("when slow strategy", "the input waits", strategy);
+        }
+        if let Some(alert) = node.get("alert") {
+            self.unbuilt("alert after", "nobody is told", alert);
+        }
         self.plan.slow = match (strategy.word(), alert_ms) {
             ("drop", alert_ms) => SlowPlan::Drop { alert_ms },
             ("sample", alert_ms) => {

@@ -1,9 +1,10 @@
 //! The steps that make one stream of several: join, merge, await and hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::expressions::path_type;
 use super::process::{Aggregable, FlowStream, ProcessChecker};
+use super::transforms::UsingPlace;
 use crate::plan::{CompletePlan, HoldInputPlan, JoinKind, OperatorPlan, StateKind};
 use crate::syntax::SyntaxNode as Node;
 use crate::value::paths::last_name;
@@ -137,6 +138,10 @@ impl<'t> ProcessChecker<'_, 't> {
         let inputs = names_of(&both);
         let id = format!("{word}/{}", inputs.join("/"));
         let state = self.step_state(node, id, kind, &on, timeout_ms, &kept);
+        if !is_await {
+            let of_type = node.get("type").map_or("inner", Node::word);
+            self.made_by(&state, of_type.to_owned());
+        }
         let stream = FlowStream::new(ObjectType::closed(fields), Some(on.clone()), span);
         let output = self.result(node, &inputs, stream);
         let operator = match on_timeout {
@@ -155,15 +160,14 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 
     fn merge(&mut self, node: Node<'t>) {
-        let mut seen = Vec::new();
+        let mut seen = BTreeSet::new();
         let mut streams = Vec::<Input>::new();
         for input in node.all("input") {
             let name = input.name();
-            if seen.contains(&name) {
+            if !seen.insert(name.clone()) {
                 self.found("TG0205", input, format!("`{name}` is merged with itself"));
                 continue;
             }
-            seen.push(name);
             streams.extend(self.take(input));
         }
         // Fields that all inputs have with one type are known; the others are there or not.
@@ -318,7 +322,7 @@ impl<'t> ProcessChecker<'_, 't> {
             return CompletePlan::Marker;
         }
         if let Some(rule) = node.get("rule") {
-            let used = self.using(rule, record);
+            let used = self.using(rule, record, UsingPlace::Complete);
             return used.map_or(CompletePlan::Never, |used| CompletePlan::Rule(used.plan));
         }
         CompletePlan::Count(node.child("count").int().unwrap_or(1))

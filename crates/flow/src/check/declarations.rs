@@ -1,10 +1,13 @@
 //! Names of the deployment: schemas, lookups, transforms, tables and processes.
 
-use regex::Regex;
+use std::collections::BTreeMap;
 
 use super::FlowChecker;
+use super::expansion::PATTERN;
 use crate::Span;
-use crate::plan::{ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, SchemaPlan};
+use crate::plan::{
+    ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, PatternPlan, SchemaPlan,
+};
 use crate::syntax::{MAX_FIELDS, SyntaxNode as Node};
 
 /// A declared name.
@@ -61,14 +64,18 @@ impl<'t> FlowChecker<'t> {
 
     fn schema(&mut self, node: Node<'t>) -> SchemaPlan {
         let fields = self.fields(node);
+        let kinds: BTreeMap<&str, &FieldType> = fields
+            .iter()
+            .map(|field| (field.name.as_str(), &field.kind))
+            .collect();
         for path in node.paths("key").chain(node.get("time")) {
             let name = path.name();
-            let field = fields.iter().find(|field| field.name == name);
-            if field.is_none() && !node.tree().is_broken(node) {
+            let kind = kinds.get(name.as_str()).copied();
+            if kind.is_none() && !node.tree().is_broken(node) && !self.is_silent("TG0301", path) {
                 let names = fields.iter().map(|field| field.name.clone());
                 self.unknown("TG0301", path, "field", names.collect());
             }
-            let is_time = field.is_none_or(|field| field.kind == FieldType::Timestamp);
+            let is_time = kind.is_none_or(|kind| *kind == FieldType::Timestamp);
             if path.label() == "time" && !is_time {
                 self.found("TG0303", path, format!("`{name}` is not a timestamp"));
             }
@@ -137,8 +144,9 @@ impl<'t> FlowChecker<'t> {
                 }
                 "pattern" => {
                     let pattern = modifier.child("pattern").unquoted();
-                    let fits = kind == FieldType::String && Regex::new(&pattern).is_ok();
-                    (fits, Some(ConstraintPlan::Pattern(pattern)))
+                    let pattern = self.pattern(modifier, pattern);
+                    let fits = kind == FieldType::String && pattern.is_some();
+                    (fits, pattern.map(ConstraintPlan::Pattern))
                 }
                 _ => {
                     let values: Vec<LiteralPlan> = modifier.all("value").map(literal).collect();
@@ -154,6 +162,25 @@ impl<'t> FlowChecker<'t> {
             }
         }
         field
+    }
+
+    /// The pattern of a modifier; none where it is no regular expression.
+    fn pattern(&mut self, modifier: Node<'t>, text: String) -> Option<PatternPlan> {
+        self.pay(modifier.span(), PATTERN);
+        if self.is_exhausted() {
+            return Some(PatternPlan::default());
+        }
+        match PatternPlan::new(text) {
+            Ok(pattern) => Some(pattern),
+            Err(regex::Error::CompiledTooBig(bytes)) => {
+                let message = format!(
+                    "the pattern has more than {bytes} bytes when it is compiled, the limit `pattern`"
+                );
+                self.found("TG0016", modifier, message);
+                Some(PatternPlan::default())
+            }
+            Err(_) => None,
+        }
     }
 
     fn field_type(&mut self, node: Node<'t>) -> FieldType {

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::FlowChecker;
+use super::expansion::{EXPRESSION_BYTE, KEPT, PATTERN};
 use crate::Span;
 use crate::expression::{ExpressionScope as Scope, check, parse};
 use crate::plan::PlanExpression;
@@ -24,8 +25,13 @@ impl FlowChecker<'_> {
         if self.is_full() {
             return (PlanExpression::default(), FlowType::Dynamic);
         }
+        let source = node.source_text();
+        self.pay_for(&source, node.span(), scope);
+        if self.is_exhausted() {
+            return (PlanExpression::default(), FlowType::Dynamic);
+        }
         let (mut checked, mut kind) = (None, FlowType::Dynamic);
-        let parsed = parse(&node.source_text(), node.span());
+        let parsed = parse(&source, node.span());
         match parsed.and_then(|expression| check(&expression, scope)) {
             Ok(right) => {
                 kind = right.kind().clone();
@@ -38,6 +44,18 @@ impl FlowChecker<'_> {
         }
         let text = node.canonical_text();
         (PlanExpression { text, checked }, kind)
+    }
+
+    /// Pays for the tree of an expression, its patterns, and the types of the whole record where it names that.
+    fn pay_for(&mut self, text: &str, span: Span, scope: &Scope) {
+        let patterns = text.matches("matches").count();
+        let records = text.matches("record").count();
+        let units = [
+            text.len().saturating_mul(EXPRESSION_BYTE),
+            patterns.saturating_mul(PATTERN),
+            records.saturating_mul(scope.record.fields.len() * KEPT),
+        ];
+        self.pay(span, units.into_iter().fold(0, usize::saturating_add));
     }
 
     /// The same for a condition.
@@ -54,6 +72,10 @@ impl FlowChecker<'_> {
         node: Node<'_>,
         scope: &Scope,
     ) -> PlanExpression {
+        self.pay_for(&text, node.span(), scope);
+        if self.is_exhausted() {
+            return PlanExpression::default();
+        }
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
         let parsed = parse(&text, Span::new(0, 0, length));
         let mut checked = None;
@@ -91,6 +113,9 @@ impl FlowChecker<'_> {
     /// The type of a path into a record; says so where the record is known and has no such field.
     pub(super) fn path(&mut self, node: Node<'_>, record: &ObjectType) -> FlowType {
         path_type(record, &node.name()).unwrap_or_else(|| {
+            if self.is_silent("TG0301", node) {
+                return FlowType::Dynamic;
+            }
             let names = record.fields.keys().cloned().collect();
             self.unknown("TG0301", node, "field", names);
             FlowType::Dynamic

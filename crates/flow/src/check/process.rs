@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::declarations::Declaration;
+use super::expansion::{KEPT, LOOK};
 use super::expressions::path_type;
-use super::transforms::UsedTransform;
-use super::{FlowChecker, NamedPlace};
+use super::transforms::{UsedTransform, UsingPlace};
+use super::{FlowChecker, NamedPlace, UnbuiltStatement};
 use crate::expression::ExpressionScope;
 use crate::plan::{
     CompletionPlan, FieldPlan, HoldInputPlan, LedgerPlace, ModePlan, ParallelismPlan, ProcessPlan,
     SchemaPlan, SinkPlan, SourcePlan, StatePlan, TimePlan, TopicKind, TopicPlan, TrimPlan,
     ways_out,
 };
-use crate::syntax::SyntaxNode as Node;
+use crate::syntax::{MAX_STATEMENTS, SyntaxNode as Node};
 use crate::value::{FlowType, ObjectType};
 use crate::{Diagnostic, Span};
 
@@ -67,6 +68,8 @@ pub(super) struct ProcessChecker<'c, 't> {
     /// Whether the inputs were not combined, which is said once.
     pub(super) is_uncombined: bool,
     pub(super) states: Option<BTreeMap<String, FlowType>>,
+    /// The streams of the plan that are written to, by their index.
+    sinks: BTreeMap<String, usize>,
     pub(super) route_targets: BTreeSet<String>,
     pub(super) aggregable: Aggregable,
     /// Whether a part could not be read, which may have set any field.
@@ -79,7 +82,7 @@ impl<'t> FlowChecker<'t> {
     /// Checks all processes.
     pub(super) fn processes(&mut self) {
         for (name, Declaration { kind, node }) in self.names.clone() {
-            if kind != "process" {
+            if kind != "process" || self.is_exhausted() {
                 continue;
             }
             let checker = ProcessChecker {
@@ -92,6 +95,7 @@ impl<'t> FlowChecker<'t> {
                 has_ended: false,
                 is_uncombined: false,
                 states: None,
+                sinks: BTreeMap::new(),
                 route_targets: BTreeSet::new(),
                 aggregable: Aggregable::Nothing,
                 is_broken: node.tree().is_broken(node),
@@ -105,6 +109,14 @@ impl<'t> FlowChecker<'t> {
 
 impl<'t> ProcessChecker<'_, 't> {
     fn check(mut self) -> ProcessPlan {
+        let statements = self.node.children().count();
+        if statements > MAX_STATEMENTS {
+            let message = format!(
+                "the process has more than {MAX_STATEMENTS} statements, the limit `statements`"
+            );
+            self.found("TG0016", self.node.child("name"), message);
+            return self.plan;
+        }
         self.check_given_once();
         // Records that cannot be decoded go there, whatever the handlers say.
         self.place(
@@ -116,6 +128,9 @@ impl<'t> ProcessChecker<'_, 't> {
         self.settings();
         for receive in self.node.all("receive") {
             self.receive(receive);
+            if self.flows.is_exhausted() {
+                return self.plan;
+            }
         }
         self.partition_and_time();
         self.holds_and_their_inputs();
@@ -125,6 +140,9 @@ impl<'t> ProcessChecker<'_, 't> {
                 "step" => self.step(statement),
                 "output" if statement.word() == "emit" => self.emit(statement),
                 _ => {}
+            }
+            if self.flows.is_exhausted() {
+                return self.plan;
             }
         }
         let outputs = self.node.all("output");
@@ -164,6 +182,9 @@ impl<'t> ProcessChecker<'_, 't> {
 
     /// Keeps the records that flow under a name from here on.
     pub(super) fn insert_stream(&mut self, name: String, mut stream: FlowStream) {
+        let is_new = !self.streams.contains_key(&name);
+        let units = if is_new { KEPT } else { LOOK };
+        self.flows.admit(stream.span, &mut stream.record, units);
         stream.record.is_open |= self.is_broken;
         self.streams.insert(name, stream);
     }
@@ -191,19 +212,26 @@ impl<'t> ProcessChecker<'_, 't> {
             let message = format!("the process also receives `{stream}`");
             self.found("TG0209", node, message);
         }
-        if !self.plan.sinks.iter().any(|sink| sink.stream == stream) {
+        self.add_sink(&stream);
+        stream
+    }
+
+    /// Adds a stream to the plan that is written to, once.
+    pub(super) fn add_sink(&mut self, stream: &str) {
+        let next = self.plan.sinks.len();
+        let at = self.sinks.entry(stream.to_owned()).or_insert(next);
+        if *at == next {
             self.plan.sinks.push(SinkPlan {
-                stream: stream.clone(),
+                stream: stream.to_owned(),
                 ..SinkPlan::default()
             });
         }
-        stream
     }
 
     /// The options of a stream that is written to.
     pub(super) fn sink_plan(&mut self, stream: &str) -> Option<&mut SinkPlan> {
-        let mut sinks = self.plan.sinks.iter_mut();
-        sinks.find(|sink| sink.stream == stream)
+        let at = self.sinks.get(stream)?;
+        self.plan.sinks.get_mut(*at)
     }
 
     /// The names that expressions about records of this shape may use.
@@ -217,9 +245,14 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 
     /// The transform, table or rule that a node names, applied to records of this shape.
-    pub(super) fn using(&mut self, node: Node<'t>, record: &ObjectType) -> Option<UsedTransform> {
+    pub(super) fn using(
+        &mut self,
+        node: Node<'t>,
+        record: &ObjectType,
+        place: UsingPlace,
+    ) -> Option<UsedTransform> {
         let scope = self.scope(record);
-        let used = self.flows.using(node, &scope)?;
+        let used = self.flows.using(node, &scope, place)?;
         self.has_registered |= used.is_registered;
         Some(used)
     }
@@ -245,11 +278,32 @@ impl<'t> ProcessChecker<'_, 't> {
         id
     }
 
+    /// Writes down how the values of a state are made.
+    pub(super) fn made_by(&mut self, id: &str, made_by: String) {
+        let mut states = self.plan.state.iter_mut();
+        if let Some(state) = states.find(|state| state.id == id) {
+            state.made_by = Some(made_by);
+        }
+    }
+
+    /// A statement that the runtime does nothing with yet.
+    pub(super) fn unbuilt(&mut self, statement: &'static str, why: &'static str, node: Node<'t>) {
+        self.flows.unbuilt.push(UnbuiltStatement {
+            process: self.name.clone(),
+            statement,
+            why,
+            span: node.span(),
+        });
+    }
+
     fn check_given_once(&mut self) {
         let mut seen: BTreeMap<String, Span> = BTreeMap::new();
         for statement in self.node.children() {
             let is_on = statement.word() == "on";
-            let shown = statement.words()[..if is_on { 2 } else { 1 }].join(" ");
+            // The name of a process is a statement of one word, and may be `on`, which has been told about.
+            let words = statement.words().into_iter();
+            let shown: Vec<&str> = words.take(if is_on { 2 } else { 1 }).collect();
+            let shown = shown.join(" ");
             let key = match statement.label() {
                 "setting" | "block" => shown.clone(),
                 "output" if is_on => format!("{shown} {}", statement.has("failure")),
@@ -271,7 +325,8 @@ impl<'t> ProcessChecker<'_, 't> {
 
     fn settings(&mut self) {
         if let Some(setting) = self.setting("parallelism") {
-            let tasks = setting.child("count").int().unwrap_or(0);
+            // One that does not fit has been told about.
+            let tasks = setting.child("count").int().unwrap_or(1);
             if tasks == 0 {
                 self.found("TG0003", setting, "a process has at least one task");
             }
@@ -340,6 +395,11 @@ impl<'t> ProcessChecker<'_, 't> {
     fn partition_and_time(&mut self) {
         if let Some(setting) = self.setting("partition") {
             let key = setting.path_names("fields");
+            let units = key.len() * self.plan.sources.len() * KEPT;
+            self.flows.pay(setting.span(), units);
+            if self.flows.is_exhausted() {
+                return;
+            }
             for source in &mut self.plan.sources {
                 let alias = &source.alias;
                 let Some(stream) = self.streams.get_mut(alias) else {

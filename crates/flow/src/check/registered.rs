@@ -38,8 +38,17 @@ pub struct RegisteredTransform {
 impl Registered {
     /// Whether a transform, rule or lookup of this name is registered.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.transforms.contains_key(name)
-            || self.rules.contains(name)
-            || self.lookups.contains_key(name)
+        self.kinds(name).next().is_some()
+    }
+
+    /// The kinds of things that are registered under a name.
+    pub(super) fn kinds(&self, name: &str) -> impl Iterator<Item = &'static str> + use<> {
+        let kinds = [
+            ("transform", self.transforms.contains_key(name)),
+            ("rule", self.rules.contains(name)),
+            ("lookup", self.lookups.contains_key(name)),
+        ];
+        let there = kinds.into_iter().filter(|(_, is_there)| *is_there);
+        there.map(|(kind, _)| kind)
     }
 }

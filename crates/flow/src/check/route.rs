@@ -1,10 +1,13 @@
 //! The route step.
 
+use std::collections::BTreeSet;
+
 use super::declarations::{fits_type, literal};
 use super::process::{FlowStream, ProcessChecker};
+use super::transforms::UsingPlace;
 use crate::plan::{
     ArmPlan, BodyPlan, ConstraintPlan, FieldType, LiteralPlan, OperatorPlan, OtherwisePlan,
-    SelectorPlan, SinkPlan,
+    SelectorPlan,
 };
 use crate::syntax::SyntaxNode as Node;
 use crate::value::{FlowType, ObjectType};
@@ -13,7 +16,8 @@ use crate::value::{FlowType, ObjectType};
 enum RouteValues {
     Anything,
     OfType(FieldType),
-    OneOf(Vec<LiteralPlan>),
+    /// These, as JSON.
+    OneOf(BTreeSet<String>),
 }
 
 impl RouteValues {
@@ -21,8 +25,12 @@ impl RouteValues {
         match self {
             Self::Anything => true,
             Self::OfType(kind) => fits_type(value, kind),
-            Self::OneOf(all) => all.contains(value),
+            Self::OneOf(all) => all.contains(&value.to_json()),
         }
+    }
+
+    fn one_of(values: &[LiteralPlan]) -> Self {
+        Self::OneOf(values.iter().map(LiteralPlan::to_json).collect())
     }
 }
 
@@ -30,6 +38,7 @@ impl<'t> ProcessChecker<'_, 't> {
     pub(super) fn route(&mut self, node: Node<'t>, stream: &FlowStream) -> Option<OperatorPlan> {
         let (selector, values) = self.selector(node, stream);
         let mut arms: Vec<ArmPlan> = Vec::new();
+        let mut given: BTreeSet<String> = BTreeSet::new();
         let scope = self.scope(&stream.record);
         for arm in node.all("arm") {
             let when = arm.get("condition");
@@ -37,7 +46,7 @@ impl<'t> ProcessChecker<'_, 't> {
             let value = arm.get("value").map(literal);
             if let Some(value) = &value {
                 let text = value.to_json();
-                let is_repeated = arms.iter().any(|arm| arm.value.as_ref() == Some(value));
+                let is_repeated = !given.insert(text.clone());
                 let at = arm.child("value");
                 if !values.has(value) {
                     self.found("TG0308", at, format!("the value is never {text}"));
@@ -85,7 +94,7 @@ impl<'t> ProcessChecker<'_, 't> {
             });
             for constraint in field.into_iter().flat_map(|field| &field.constraints) {
                 if let ConstraintPlan::Values(listed) = constraint {
-                    values = RouteValues::OneOf(listed.clone());
+                    values = RouteValues::one_of(listed);
                 }
             }
             return (Some(SelectorPlan::Field(name)), values);
@@ -93,7 +102,7 @@ impl<'t> ProcessChecker<'_, 't> {
         let Some(rule) = node.get("using") else {
             return (Some(SelectorPlan::When), RouteValues::Anything);
         };
-        let Some(used) = self.using(rule, &stream.record) else {
+        let Some(used) = self.using(rule, &stream.record, UsingPlace::Route) else {
             return (None, RouteValues::Anything);
         };
         let has_arms = node.has("arm");
@@ -110,18 +119,12 @@ impl<'t> ProcessChecker<'_, 't> {
             }
             for value in used.values.iter().flatten().filter(|_| !has_arms) {
                 if let LiteralPlan::Text(stream) = value {
-                    self.plan.sinks.push(SinkPlan {
-                        stream: stream.clone(),
-                        ..SinkPlan::default()
-                    });
+                    self.add_sink(stream);
                 }
             }
-        } else if !matches!(used.plan.body, BodyPlan::Registered) {
-            let message = format!("`{name}` is a transform, and a table or rule is needed");
-            self.found("TG0107", rule, message);
         }
         let values = used.values;
-        let values = values.map_or(RouteValues::Anything, RouteValues::OneOf);
+        let values = values.map_or(RouteValues::Anything, |values| RouteValues::one_of(&values));
         let selector = match has_arms {
             true => SelectorPlan::Rule(used.plan),
             false => SelectorPlan::Target(used.plan),

@@ -1,9 +1,13 @@
 //! The steps that work on one stream of records.
 
 use super::FlowChecker;
+use std::collections::BTreeSet;
+
 use super::declarations::Declaration;
+use super::expansion::{KEPT, LOOK};
 use super::expressions::path_type;
 use super::process::{Aggregable, FlowStream, ProcessChecker};
+use super::transforms::UsingPlace;
 use crate::plan::{
     AggregatePlan, FieldType, LeavePlan, OnFailurePlan, OnSuccessPlan, OperatorPlan, StateKind,
     StatePlan, StepPlan, WindowShape, object_type,
@@ -75,7 +79,7 @@ impl<'t> ProcessChecker<'_, 't> {
                 let set = node
                     .all("assign")
                     .map(|assign| assign.child("target").name());
-                let set: Vec<String> = set.collect();
+                let set: BTreeSet<String> = set.collect();
                 stream.fields.retain(|field| !set.contains(&field.name));
                 Some(OperatorPlan::Assign { assignments })
             }
@@ -168,7 +172,9 @@ impl<'t> ProcessChecker<'_, 't> {
         let fields = streams.iter().flat_map(|stream| stream.fields.clone());
         let fields: Vec<_> = fields.collect();
         let likely = FieldType::Object(fields.clone()).likely_bytes();
-        let bytes = 64 + likely.max(if streams.is_empty() { 0 } else { 64 });
+        self.flows.pay(node.head(), fields.len() * KEPT);
+        let bytes = likely.max(if streams.is_empty() { 0 } else { 64 });
+        let bytes = bytes.saturating_add(64);
         let mut state = StatePlan::new(id, kind, key.to_vec(), bytes);
         state.timer_ms = Some(timer_ms);
         state.fields = fields;
@@ -195,8 +201,12 @@ impl<'t> ProcessChecker<'_, 't> {
         for field in &select {
             let kind = answer.field(field).unwrap_or(FlowType::Dynamic);
             stream.record.fields.insert(field.clone(), kind);
-            stream.fields.retain(|declared| declared.name != *field);
         }
+        let selected: BTreeSet<&String> = select.iter().collect();
+        stream
+            .fields
+            .retain(|field| !selected.contains(&field.name));
+        self.flows.pay(node.span(), answer.fields.len() * LOOK);
         if select.is_empty() {
             let answer = FlowType::Object(answer.into());
             stream.record.fields.insert(lookup.clone(), answer);
@@ -205,7 +215,7 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 
     fn transform(&mut self, node: Node<'t>, stream: &mut FlowStream) -> Option<OperatorPlan> {
-        let used = self.using(node.child("using"), &stream.record);
+        let used = self.using(node.child("using"), &stream.record, UsingPlace::Transform);
         let on_failure = node.get("on_failure").map(|failure| {
             let mut scope = self.scope(&stream.record);
             let inlines = failure.all("inline");
@@ -296,6 +306,7 @@ impl<'t> ProcessChecker<'_, 't> {
         let id = format!("window/{}/{results}", key.join(","));
         let timer = size_ms.saturating_add(lateness_ms);
         let id = self.step_state(node, id, StateKind::Window, &key, timer, &[stream]);
+        self.made_by(&id, made_by(shape, &aggregates));
         if aggregates.is_empty() {
             let record = FlowType::Object(stream.record.clone().into());
             result.push(("records".to_owned(), FlowType::list(record)));
@@ -393,7 +404,7 @@ impl<'t> ProcessChecker<'_, 't> {
             self.found("TG0405", node.head(), message);
             return None;
         }
-        let used = self.using(node.child("using"), &stream.record);
+        let used = self.using(node.child("using"), &stream.record, UsingPlace::Aggregate);
         let record = used.as_ref().map(|used| used.record.clone());
         stream.record = record.unwrap_or_else(ObjectType::open);
         let plan = used?.plan;
@@ -446,6 +457,26 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 }
 
+/// How a window makes its values.
+fn made_by(shape: WindowShape, aggregates: &[AggregatePlan]) -> String {
+    let shape = match shape {
+        WindowShape::Tumbling { size_ms } => format!("tumbling {size_ms} ms"),
+        WindowShape::Sliding { size_ms, every_ms } => {
+            format!("sliding {size_ms} ms every {every_ms} ms")
+        }
+        WindowShape::Session { gap_ms } => format!("session gap {gap_ms} ms"),
+    };
+    let aggregates = aggregates.iter().map(|aggregate| {
+        let of = aggregate.of.as_ref().map_or("", |of| of.text.as_str());
+        format!("{}({of}) as {}", aggregate.function, aggregate.name)
+    });
+    let aggregates: Vec<String> = aggregates.collect();
+    match aggregates.as_slice() {
+        [] => format!("{shape}: all records"),
+        some => format!("{shape}: {}", some.join(", ")),
+    }
+}
+
 impl<'t> FlowChecker<'t> {
     /// The fields of the answers of the lookup that a node names.
     fn lookup_answer(&mut self, node: Node<'t>) -> Option<ObjectType> {
@@ -460,9 +491,10 @@ impl<'t> FlowChecker<'t> {
         if let Some(fields) = self.registered.lookups.get(&name) {
             return Some(fields.clone());
         }
-        if let Some(declared) = declared {
-            self.wrong_kind(node, declared.kind, "lookup");
-        } else {
+        let kind = declared.map(|declared| declared.kind);
+        if let Some(kind) = kind.or_else(|| self.registered.kinds(&name).next()) {
+            self.wrong_kind(node, kind, "lookup");
+        } else if !self.is_silent("TG0102", node) {
             let registered = self.registered.lookups.keys();
             let names = self.plan.lookups.keys().chain(registered);
             let names = names.cloned().collect();

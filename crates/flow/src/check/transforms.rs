@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::FlowChecker;
 use super::declarations::{Declaration, literal};
+use super::expansion::LOOK;
 use crate::Span;
 use crate::expression::ExpressionScope as Scope;
 use crate::plan::{
@@ -23,23 +24,58 @@ pub(super) struct UsedTransform {
     pub(super) is_registered: bool,
 }
 
+/// A statement with a `using`, which takes some kinds of things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UsingPlace {
+    Transform,
+    Aggregate,
+    Route,
+    Complete,
+}
+
+impl UsingPlace {
+    /// Whether it takes a declaration or registration of this kind.
+    fn takes(self, kind: &str) -> bool {
+        match self {
+            Self::Transform => ["transform", "decision"].contains(&kind),
+            Self::Aggregate => kind == "transform",
+            Self::Route | Self::Complete => ["decision", "rule"].contains(&kind),
+        }
+    }
+
+    /// The kinds that it takes, in words.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Transform => "transform or table",
+            Self::Aggregate => "transform",
+            Self::Route | Self::Complete => "table or rule",
+        }
+    }
+}
+
 impl<'t> FlowChecker<'t> {
     /// The transform, table or rule that `node` names, applied to records of `scope`.
-    pub(super) fn using(&mut self, node: Node<'t>, scope: &Scope) -> Option<UsedTransform> {
+    pub(super) fn using(
+        &mut self,
+        node: Node<'t>,
+        scope: &Scope,
+        place: UsingPlace,
+    ) -> Option<UsedTransform> {
         let name = node.name();
+        self.pay(node.span(), scope.record.fields.len() * LOOK);
         if let Some(declared) = self.names.get(&name).copied() {
+            if !place.takes(declared.kind) {
+                self.wrong_kind(node, declared.kind, place.words());
+                return None;
+            }
             self.used.insert(name.clone());
-            return match declared.kind {
-                "transform" => Some(self.transform(name, declared.node, scope)),
-                "decision" => Some(self.table(name, declared.node, scope)),
-                kind => {
-                    self.wrong_kind(node, kind, "transform or table");
-                    None
-                }
-            };
+            return Some(match declared.kind {
+                "transform" => self.transform(name, declared.node, scope),
+                _ => self.table(name, declared.node, scope),
+            });
         }
-        let registered = self.registered.transforms.get(&name);
-        if registered.is_some() || self.registered.rules.contains(&name) {
+        if self.registered.kinds(&name).any(|kind| place.takes(kind)) {
+            let registered = self.registered.transforms.get(&name);
             let record = registered.and_then(|transform| transform.output.clone());
             return Some(UsedTransform {
                 plan: TransformPlan {
@@ -51,25 +87,35 @@ impl<'t> FlowChecker<'t> {
                 is_registered: true,
             });
         }
-        if !scope.record.is_open && scope.record.field(&name).is_some() {
-            let message = format!("`{name}` is a field, and a transform or table is needed");
+        if let Some(kind) = self.registered.kinds(&name).next() {
+            self.wrong_kind(node, kind, place.words());
+            return None;
+        }
+        if scope.record.fields.contains_key(&name) {
             let help = format!("write `route by {name}` to route by a field");
-            self.found("TG0107", node, message).help = Some(help);
+            let found = self.wrong_kind(node, "field", place.words());
+            found.help = (place == UsingPlace::Route).then_some(help);
+            return None;
+        }
+        if self.is_silent("TG0102", node) {
             return None;
         }
         let declared = self.names.iter();
-        let declared = declared.filter(|(_, one)| ["transform", "decision"].contains(&one.kind));
+        let declared = declared.filter(|(_, one)| place.takes(one.kind));
         let names = declared.map(|(name, _)| name);
-        let names = names.chain(self.registered.transforms.keys());
-        let names = names.chain(&self.registered.rules).cloned().collect();
-        self.unknown("TG0102", node, "transform or table", names);
+        let registered = self.registered.transforms.keys();
+        let names = names.chain(registered.filter(|_| place.takes("transform")));
+        let rules = self.registered.rules.iter();
+        let names = names.chain(rules.filter(|_| place.takes("rule")));
+        let names = names.cloned().collect();
+        self.unknown("TG0102", node, place.words(), names);
         None
     }
 
     /// Checks the transforms and tables that no process uses, by themselves.
     pub(super) fn unused_transforms(&mut self) {
         for (name, declared) in self.names.clone() {
-            if self.used.contains(&name) {
+            if self.used.contains(&name) || self.is_exhausted() {
                 continue;
             }
             let scope = Scope {
@@ -94,11 +140,13 @@ impl<'t> FlowChecker<'t> {
             return None;
         }
         if let Some(schema) = self.plan.schemas.get(&name) {
-            return Some((name, schema.clone()));
+            let schema = schema.clone();
+            self.pay(node.span(), schema.fields.len() * LOOK);
+            return Some((name, schema));
         }
         if let Some(declared) = declared {
             self.wrong_kind(node, declared.kind, "schema");
-        } else {
+        } else if !self.is_silent("TG0102", node) {
             let names = self.plan.schemas.keys().cloned().collect();
             self.unknown("TG0102", node, "schema", names);
         }
@@ -229,7 +277,7 @@ impl<'t> FlowChecker<'t> {
             let text = name.name();
             match states.get(&text).cloned() {
                 None => {
-                    let names = states.keys().cloned().collect();
+                    let names = states.keys().take(super::MAX_NAMES).cloned().collect();
                     self.unknown("TG0105", name, "state", names);
                 }
                 Some(FlowType::Map(of)) if key.is_some() => {
@@ -255,7 +303,8 @@ impl<'t> FlowChecker<'t> {
         if fields.len() >= MAX_FIELDS && !fields.contains_key(first) {
             self.too_many_fields(node.span());
         } else if first == path {
-            fields.insert(path.clone(), kind.clone());
+            let kind = self.admit_field(node.span(), kind);
+            scope.record.fields.insert(path.clone(), kind);
         } else {
             // A field inside of another one makes that one an object of which we know no more.
             let outer = fields.entry(first.to_owned()).or_insert(FlowType::Dynamic);
@@ -320,6 +369,7 @@ impl<'t> FlowChecker<'t> {
             if collect_all {
                 kind = FlowType::list(kind);
             }
+            let kind = self.admit_field(node.span(), &kind);
             record.fields.insert(result.clone(), kind);
         }
         let body = BodyPlan::Table(TablePlan {

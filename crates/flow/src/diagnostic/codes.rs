@@ -221,6 +221,9 @@ pub static CODES: &[DiagnosticCode] = codes! {
     "TG0709" E "partition count changed since the last checkpoint",
         "Keys would be in other tasks than their state.",
         "Restore the count, or start the process under a new name.";
+    "TG0710" W "statement that a stage does nothing with yet",
+        "The language has it and the model runs it; the runtime of this version does not.",
+        "Do not rely on it; remove it, or keep it for a later version.";
     "TG0801" E "`import` is not supported",
         "All files of a deployment share one namespace.",
         "Pass all files to one deployment.";

@@ -137,6 +137,10 @@ impl Checker<'_> {
     }
 
     fn unknown_field(&mut self, at: &Syntax, name: &str, fields: &ObjectType) -> Typed {
+        // Past the limit nothing is shown, and a suggestion would be the work of many names.
+        if self.findings.len() >= MAX_FINDINGS {
+            return WRONG;
+        }
         let names = fields.fields.keys().map(String::as_str);
         let near = nearest(name, names.chain(METADATA.map(|(name, _)| name)));
         let help = near.map(|near| format!("did you mean `{near}`?"));
@@ -293,7 +297,7 @@ impl Checker<'_> {
                 path.kind = selected.clone();
                 Node::Field(path)
             }
-            node => Node::Select(Box::new(node), name.to_owned()),
+            node => Node::Select(Box::new(node), name.to_owned(), is_declared),
         };
         (node, selected)
     }

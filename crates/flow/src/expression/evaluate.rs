@@ -103,14 +103,16 @@ impl<'a, 'b> Evaluator<'a, 'b> {
             Node::Record(fields) => self.record(fields),
             Node::Metadata(name) => self.metadata(*name),
             Node::State(name) => self.bindings.host.state(name),
-            Node::Select(operand, name) => {
+            Node::Select(operand, name, is_declared) => {
                 let value = self.value(operand)?;
-                match &value {
-                    V::Map(entries) => {
-                        let key = MapKey::String(Cow::Borrowed(name));
-                        entries.get(&key).cloned().ok_or_else(|| missing(name))
-                    }
-                    other => Err(no_field(other, name)),
+                let V::Map(entries) = &value else {
+                    return Err(no_field(&value, name));
+                };
+                let found = entries.get(&MapKey::String(Cow::Borrowed(name)));
+                match found {
+                    Some(found) => Ok(found.clone()),
+                    None if *is_declared => Ok(V::Null),
+                    None => Err(missing(name)),
                 }
             }
             Node::Has(operand, name) => self.has(operand, name),

@@ -24,7 +24,7 @@ use FlowValue as V;
 /// Digits after the point that `round` may keep.
 const MAX_SCALE: u32 = 28;
 /// Bytes that a compiled pattern may take.
-const MAX_PATTERN_BYTES: usize = 256 * 1024;
+pub const MAX_PATTERN_BYTES: usize = 256 * 1024;
 
 /// The answer of a function, or none to values of other types.
 type Answer<'a> = EvaluationResult<Option<FlowValue<'a>>>;
@@ -117,7 +117,7 @@ pub(super) fn type_name(value: &FlowValue<'_>) -> &'static str {
 }
 
 /// A pattern whose compiled form has a limit.
-pub(super) fn pattern(text: &str) -> Result<Regex, regex::Error> {
+pub(crate) fn pattern(text: &str) -> Result<Regex, regex::Error> {
     let mut builder = RegexBuilder::new(text);
     builder.size_limit(MAX_PATTERN_BYTES).build()
 }

@@ -18,7 +18,8 @@ pub(super) enum ExpressionNode {
     State(String),
     /// The variable of a macro.
     Local(usize),
-    Select(Box<ExpressionNode>, String),
+    /// A field of a value, and whether it is declared: then it is null where it is absent.
+    Select(Box<ExpressionNode>, String, bool),
     /// Whether a field is there.
     Has(Box<ExpressionNode>, String),
     Index(Box<(ExpressionNode, ExpressionNode)>),

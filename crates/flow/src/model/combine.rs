@@ -15,7 +15,7 @@ use super::{FlowModel, Moving, Stepped, ms};
 use crate::plan::{
     CompletePlan, FailureKind, JoinKind, LeavePlan, OperatorPlan, StateKind, StepPlan,
 };
-use crate::value::paths::{key_of, key_record, raw_at};
+use crate::value::paths::{key_of, key_record, raw_at, topic_key};
 use crate::value::{FlowType, FlowValue, JsonRecord};
 
 /// Key fields at the top, each input of the step as `of_input` has it, and the parts that it stands for.
@@ -33,7 +33,7 @@ fn combined(
         record.set_raw(alias, of_input(at, alias));
     }
     let mut metadata = parts[parts.len() - 1].metadata.clone();
-    metadata.key = Some(key.to_owned());
+    metadata.key = Some(topic_key(key).into_owned());
     metadata.id = id.to_string();
     Moving {
         record,

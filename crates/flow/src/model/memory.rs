@@ -11,6 +11,7 @@ use crate::apply::unset;
 use crate::expression::RecordMetadata;
 use crate::plan::StatePlan;
 use crate::value::FlowValue;
+use crate::value::paths::topic_key;
 
 /// Something that happens later to an entry of a step.
 #[derive(Debug, Clone)]
@@ -237,7 +238,8 @@ impl StateValues {
     pub(super) fn shown(&self, plan: &StatePlan, time: i64) -> BTreeMap<String, String> {
         let of_plan = self.0.iter().filter(|((id, _), _)| *id == plan.id);
         let live = of_plan.filter(|(_, stored)| !stored.is_expired(plan, time));
-        live.map(|((_, key), stored)| (key.clone(), stored.value.to_json().unwrap_or_default()))
+        let json = |stored: &StateValue| stored.value.to_json().unwrap_or_default();
+        live.map(|((_, key), stored)| (topic_key(key).into_owned(), json(stored)))
             .collect()
     }
 }

@@ -14,7 +14,7 @@ use super::{FlowModel, Moving, StepFailure, Stepped, timestamp};
 use crate::apply::StepRefusal;
 use crate::expression::RecordMetadata;
 use crate::plan::{CompletionPlan, FailureKind, LeavePlan};
-use crate::value::paths::{key_of, last_name, raw_at};
+use crate::value::paths::{last_name, raw_at, topic_key_of};
 use crate::value::{FlowValue, JsonRecord};
 
 /// A record that the process wrote.
@@ -134,7 +134,7 @@ impl FlowModel<'_> {
             return Err(moving.fails(kind, failure));
         }
         let key = match sink.map(|sink| sink.key.as_slice()) {
-            Some(paths @ [_, ..]) => Some(key_of(&record, paths)),
+            Some(paths @ [_, ..]) => Some(topic_key_of(&record, paths)),
             Some([]) | None => moving.metadata.key.clone(),
         };
         self.observe(stream, moving);
@@ -361,7 +361,7 @@ impl FlowModel<'_> {
                 let details = error.as_deref().map_or(FlowValue::Null, FlowValue::text);
                 record.set_raw("error_details", details.to_json().unwrap_or_default());
                 let id = EventId::derived(&[&id, &plan.stream, "completion"]);
-                let key = key_of(&moving.record, std::slice::from_ref(&plan.correlation));
+                let key = topic_key_of(&moving.record, std::slice::from_ref(&plan.correlation));
                 self.output(&plan.stream, Some(key), id, record.to_string(), false);
             }
         }

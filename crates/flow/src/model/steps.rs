@@ -3,12 +3,12 @@
 use tidegate_core::books::Place;
 
 use super::{FlowModel, Moving, Stepped, ms};
-use crate::apply::RouteChoice;
+use crate::apply::{RouteChoice, project};
 use crate::plan::{
     ArmPlan, FailureKind, OnFailurePlan, OnSuccessPlan, OperatorPlan, OtherwisePlan, SelectorPlan,
     SourcePlan, TransformPlan,
 };
-use crate::value::paths::key_of;
+use crate::value::paths::{key_of, topic_key_of};
 
 impl FlowModel<'_> {
     /// Fills in the record of some bytes.
@@ -22,43 +22,61 @@ impl FlowModel<'_> {
         moving.record = record;
         moving.time = time.unwrap_or(moving.time);
         if !self.process.partition_by.is_empty() {
-            moving.metadata.key = Some(key_of(&moving.record, &self.process.partition_by));
+            moving.metadata.key = Some(topic_key_of(&moving.record, &self.process.partition_by));
         }
         Ok(())
     }
 
     /// A record that was decoded: the filter of its input, then the steps.
-    pub(super) fn enter(&mut self, source: &SourcePlan, moving: Moving) -> Stepped {
+    pub(super) fn enter(&mut self, source: &SourcePlan, mut moving: Moving) -> Stepped {
         if let Some(filter) = &source.filter
             && !self.is_true(filter, &moving)?
         {
             return self.delivered(&moving);
         }
+        project(source, &mut moving.record);
         self.flow(&source.alias, 0, moving)
     }
 
     /// Moves a record of a stream through the steps from `start` on.
     pub(super) fn flow(&mut self, stream: &str, start: usize, mut moving: Moving) -> Stepped {
-        let steps = &self.process.steps;
-        let takes = |at: &usize| steps[*at].inputs.iter().any(|input| input == stream);
-        let Some(at) = (start..steps.len()).find(takes) else {
-            return self.delivered(&moving);
-        };
-        let step = &steps[at];
+        let process = self.process;
+        let (mut stream, mut start) = (stream, start);
+        loop {
+            let takes = |at: &usize| {
+                process.steps[*at]
+                    .inputs
+                    .iter()
+                    .any(|input| input == stream)
+            };
+            let Some(at) = (start..process.steps.len()).find(takes) else {
+                return self.delivered(&moving);
+            };
+            if !self.step(at, stream, &mut moving)? {
+                return Ok(());
+            }
+            (stream, start) = (process.steps[at].output.as_str(), at + 1);
+        }
+    }
+
+    /// One step; true where the record itself goes on behind it.
+    fn step(&mut self, at: usize, stream: &str, moving: &mut Moving) -> Stepped<bool> {
+        let step = &self.process.steps[at];
         match &step.operator {
             OperatorPlan::Filter { condition } => {
-                if !self.is_true(condition, &moving)? {
-                    return self.delivered(&moving);
+                if !self.is_true(condition, moving)? {
+                    self.delivered(moving)?;
+                    return Ok(false);
                 }
             }
             OperatorPlan::Validate { checks } => {
                 let kind = FailureKind::Rule;
-                self.apply(&moving, |apply, view| apply.require(checks, kind, view))?;
+                self.apply(moving, |apply, view| apply.require(checks, kind, view))?;
             }
             OperatorPlan::Enrich { lookup, on, select } => {
-                let key = key_of(&moving.record, on);
+                let key = topic_key_of(&moving.record, on);
                 let mut record = moving.record.clone();
-                self.apply(&moving, |apply, _| {
+                self.apply(moving, |apply, _| {
                     apply.enrich(lookup, &key, select, &mut record)
                 })?;
                 moving.record = record;
@@ -67,8 +85,11 @@ impl FlowModel<'_> {
                 transform,
                 on_success,
                 on_failure,
-            } => return self.transformed(at, transform, on_success, on_failure.as_ref(), &moving),
-            OperatorPlan::Assign { assignments } => self.assign(assignments, &mut moving)?,
+            } => {
+                self.transformed(at, transform, on_success, on_failure.as_ref(), moving)?;
+                return Ok(false);
+            }
+            OperatorPlan::Assign { assignments } => self.assign(assignments, moving)?,
             OperatorPlan::Deduplicate {
                 by,
                 window_ms,
@@ -78,21 +99,28 @@ impl FlowModel<'_> {
                 let seen = self.memory.seen.get(&key);
                 if seen.is_some_and(|seen| (moving.time - seen).abs() < ms(*window_ms)) {
                     let Some(leave) = on_duplicate else {
-                        return self.delivered(&moving);
+                        self.delivered(moving)?;
+                        return Ok(false);
                     };
                     let message = "the record is a duplicate";
                     let failure = moving.refused(FailureKind::Rule, "record.duplicate", message);
-                    return self.leave(leave, &moving, &failure, "deduplicate");
+                    self.leave(leave, moving, &failure, "deduplicate")?;
+                    return Ok(false);
                 }
                 self.memory.seen.insert(key, moving.time);
             }
-            OperatorPlan::Window { .. } => return self.window(at, &moving),
+            OperatorPlan::Window { .. } => {
+                self.window(at, moving)?;
+                return Ok(false);
+            }
             OperatorPlan::Aggregate { using } => {
-                let results = self.transform(using, &moving)?;
-                return self.flow_all(at, results);
+                let results = self.transform(using, moving)?;
+                self.flow_all(at, results)?;
+                return Ok(false);
             }
             OperatorPlan::Join { .. } | OperatorPlan::Await { .. } | OperatorPlan::Hold { .. } => {
-                return self.meet(at, stream, moving);
+                self.meet(at, stream, moving.clone())?;
+                return Ok(false);
             }
             OperatorPlan::Merge => {}
             OperatorPlan::Route {
@@ -100,13 +128,11 @@ impl FlowModel<'_> {
                 arms,
                 otherwise,
             } => {
-                if !self.route(selector, arms, otherwise, &moving)? {
-                    return Ok(());
-                }
+                return self.route(selector, arms, otherwise, moving);
             }
-            OperatorPlan::Emit { stream } => self.emit(stream, &moving)?,
+            OperatorPlan::Emit { stream } => self.emit(stream, moving)?,
         }
-        self.flow(&step.output, at + 1, moving)
+        Ok(true)
     }
 
     /// Moves the results of a step on.

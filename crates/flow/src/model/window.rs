@@ -9,7 +9,7 @@ use super::outputs::Came;
 use super::{FlowModel, Moving, Stepped, ms, timestamp};
 use crate::expression::{EvaluationFailure, add, average};
 use crate::plan::{FailureKind, OperatorPlan, WindowShape};
-use crate::value::paths::{key_of, key_record};
+use crate::value::paths::{key_of, key_record, topic_key};
 use crate::value::{FlowValue, JsonRecord};
 
 /// A window of one key.
@@ -79,7 +79,7 @@ impl FlowModel<'_> {
         self.results.settle(&moving.ids, Place::Delivered);
         for (start, end) in open {
             let mut base = moving.with(key_record(&moving.record, paths));
-            base.metadata.key = Some(key.clone());
+            base.metadata.key = Some(topic_key(&key).into_owned());
             let fresh = OpenWindow {
                 entry: self.memory.number(),
                 start,

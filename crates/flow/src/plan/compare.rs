@@ -1,6 +1,7 @@
 //! The fate of stored state when a plan replaces another.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 
@@ -37,6 +38,17 @@ pub struct PlanChange {
     pub code: Option<&'static str>,
     /// The change in words.
     pub text: String,
+}
+
+/// As one line: `process: state/seen: TG0901: was a counter and is a map`.
+impl fmt::Display for PlanChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: ", self.process, self.id)?;
+        if let Some(code) = self.code {
+            write!(f, "{code}: ")?;
+        }
+        f.write_str(&self.text)
+    }
 }
 
 /// Compares a new plan with the one that wrote the stored state.
@@ -122,6 +134,12 @@ fn difference(stored: &StatePlan, declared: &StatePlan) -> Option<(&'static str,
     if stored.kind != declared.kind {
         let (before, now) = (words(&stored.kind), words(&declared.kind));
         return Some(("TG0901", format!("was {before} and is {now}")));
+    }
+    if let (Some(before), Some(now)) = (&stored.made_by, &declared.made_by)
+        && before != now
+    {
+        let text = format!("was made by {before}, and is made by {now}");
+        return Some(("TG0901", text));
     }
     let find =
         |fields: &[FieldPlan], name: &str| fields.iter().find(|field| field.name == name).cloned();

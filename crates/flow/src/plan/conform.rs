@@ -7,12 +7,10 @@
 
 use std::cmp::Ordering;
 
-use regex::Regex;
-
 use super::{ConstraintPlan, FieldPlan, FieldType, LiteralPlan};
-use crate::value::{FlowType, FlowValue, JsonRecord};
+use crate::value::{FlowType, FlowValue, JsonRecord, Member, Scanner};
 
-/// Fills in defaults, and says what breaks the fields.
+/// Fills in defaults, and says what breaks the fields. Fields inside of others hold their rules as well.
 pub(crate) fn conform(record: &mut JsonRecord, fields: &[FieldPlan]) -> Result<(), String> {
     for field in fields {
         let name = &field.name;
@@ -23,11 +21,14 @@ pub(crate) fn conform(record: &mut JsonRecord, fields: &[FieldPlan]) -> Result<(
                 None => return Err(format!("the field `{name}` is missing")),
             },
             Some(raw) => {
-                check_field(raw, &field.kind)
+                let filled = conform_value(raw, &field.kind)
                     .map_err(|error| format!("the field `{name}`: {error}"))?;
                 let mut constraints = field.constraints.iter();
                 if let Some(error) = constraints.find_map(|rule| broken(raw, &field.kind, rule)) {
                     return Err(format!("the field `{name}` {error}"));
+                }
+                if let Some(filled) = filled {
+                    record.set_raw(name, filled);
                 }
             }
         }
@@ -35,10 +36,76 @@ pub(crate) fn conform(record: &mut JsonRecord, fields: &[FieldPlan]) -> Result<(
     Ok(())
 }
 
-fn check_field(raw: &str, kind: &FieldType) -> Result<(), String> {
-    let value =
-        FlowValue::from_json(raw, &kind.to_flow_type()).map_err(|error| error.to_string())?;
-    let is_right = match (kind, &value) {
+/// Checks a value of a type. The answer is its text where defaults were filled in.
+fn conform_value(raw: &str, kind: &FieldType) -> Result<Option<String>, String> {
+    let wrong = || {
+        format!(
+            "`{}` is not of its type",
+            raw.chars().take(40).collect::<String>()
+        )
+    };
+    match kind {
+        FieldType::Object(fields) => {
+            let mut inner = JsonRecord::of_text(raw).map_err(|_| wrong())?;
+            conform(&mut inner, fields)?;
+            Ok(inner.is_changed().then(|| inner.to_string()))
+        }
+        FieldType::List(of) => {
+            let mut places = Vec::new();
+            let scanned = Scanner::new(raw).list(0, &mut |place| places.push(place));
+            scanned.map_err(|_| wrong())?;
+            let parts = places.into_iter().enumerate();
+            filled(
+                raw,
+                of,
+                parts.map(|(at, place)| (format!("element {at}"), place)),
+            )
+        }
+        FieldType::Map(of) => {
+            let mut parts = Vec::new();
+            let scanned = Scanner::new(raw).object(0, &mut |Member { name, value }| {
+                parts.push((format!("`{}`", name.decode(raw)), value));
+            });
+            scanned.map_err(|_| wrong())?;
+            filled(raw, of, parts.into_iter())
+        }
+        _ => scalar(raw, kind).then_some(None).ok_or_else(wrong),
+    }
+}
+
+/// Checks the parts of a list or a map, which stand at these places and are never null.
+fn filled(
+    raw: &str,
+    of: &FieldType,
+    parts: impl Iterator<Item = (String, (u32, u32))>,
+) -> Result<Option<String>, String> {
+    let (mut text, mut copied) = (String::new(), 0);
+    for (name, (start, end)) in parts {
+        let (start, end) = (start as usize, end as usize);
+        let part = &raw[start..end];
+        if part == "null" && *of != FieldType::Json {
+            return Err(format!("{name} is null"));
+        }
+        let part = conform_value(part, of).map_err(|error| format!("{name}: {error}"))?;
+        if let Some(part) = part {
+            text.push_str(&raw[copied..start]);
+            text.push_str(&part);
+            copied = end;
+        }
+    }
+    if copied == 0 {
+        return Ok(None);
+    }
+    text.push_str(&raw[copied..]);
+    Ok(Some(text))
+}
+
+/// Whether a value without parts is of its type.
+fn scalar(raw: &str, kind: &FieldType) -> bool {
+    let Ok(value) = FlowValue::from_json(raw, &kind.to_flow_type()) else {
+        return false;
+    };
+    match (kind, &value) {
         (FieldType::Date, FlowValue::String(text)) => {
             text.parse::<jiff::civil::Date>().is_ok() && text.len() == 10
         }
@@ -52,16 +119,7 @@ fn check_field(raw: &str, kind: &FieldType) -> Result<(), String> {
             let whole_limit = digits.saturating_sub(*scale);
             number.scale() <= *scale && u32::try_from(whole).is_ok_and(|whole| whole <= whole_limit)
         }
-        (FieldType::Object(fields), FlowValue::Map(_)) => {
-            let mut inner = JsonRecord::of_text(raw).map_err(|error| error.to_string())?;
-            return conform(&mut inner, fields);
-        }
         _ => true,
-    };
-    if is_right {
-        Ok(())
-    } else {
-        Err(format!("`{raw}` is not of its type"))
     }
 }
 
@@ -89,9 +147,8 @@ fn broken(raw: &str, kind: &FieldType, constraint: &ConstraintPlan) -> Option<St
             ((*low..=*high).contains(&length), error)
         }
         ConstraintPlan::Pattern(pattern) => {
-            let regex = Regex::new(&format!("^(?:{pattern})$"));
-            let is_kept = regex.is_ok_and(|regex| text.is_some_and(|text| regex.is_match(&text)));
-            (is_kept, format!("does not match `{pattern}`"))
+            let is_kept = text.is_some_and(|text| pattern.matches(&text));
+            (is_kept, format!("does not match `{}`", pattern.text))
         }
         ConstraintPlan::Values(values) => {
             let is_kept = values.iter().any(|value| is_literal(raw, value));

@@ -1,5 +1,7 @@
 //! The steps of a process.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{LiteralPlan, PlanExpression};
@@ -270,6 +272,7 @@ impl TrimPlan {
                 *record = ObjectType::closed(kept.collect::<Vec<_>>());
             }
             Self::Drop(paths) | Self::Except(paths) => {
+                let paths: BTreeSet<&String> = paths.iter().collect();
                 record.fields.retain(|field, _| !paths.contains(field));
             }
         }

@@ -266,6 +266,10 @@ pub struct StatePlan {
     pub timer_ms: Option<u64>,
     /// The fields of the records inside, where their schema is known.
     pub fields: Vec<FieldPlan>,
+    /// How stored values were made, where another way could not go on with them: the shape and the aggregates of a
+    /// window, the type of a join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<String>,
     /// Bytes that an entry is likely to take.
     pub entry_bytes: u64,
 }
@@ -280,6 +284,7 @@ impl StatePlan {
             cleanup: None,
             timer_ms: None,
             fields: Vec::new(),
+            made_by: None,
             entry_bytes,
         }
     }

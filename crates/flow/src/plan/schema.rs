@@ -1,9 +1,11 @@
 //! Schemas and lookups of a plan.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use regex::Regex;
 use serde::{Deserialize, Serialize};
 
+use crate::expression::pattern;
 use crate::value::{FlowType, ObjectType};
 
 /// A literal as it is written: numbers keep their digits.
@@ -89,8 +91,11 @@ impl FieldType {
             Self::Decimal(_) | Self::Uuid => 16,
             Self::String => 24,
             Self::Bytes | Self::Json => 128,
-            Self::List(of) | Self::Map(of) => 8 * of.likely_bytes(),
-            Self::Object(fields) => fields.iter().map(|field| field.kind.likely_bytes()).sum(),
+            Self::List(of) | Self::Map(of) => of.likely_bytes().saturating_mul(8),
+            Self::Object(fields) => {
+                let each = fields.iter().map(|field| field.kind.likely_bytes());
+                each.fold(0, u64::saturating_add)
+            }
         }
     }
 }
@@ -114,9 +119,53 @@ pub enum ConstraintPlan {
     /// A text of so many characters, both ends included.
     Length(u64, u64),
     /// A text that the whole pattern matches.
-    Pattern(String),
+    Pattern(PatternPlan),
     /// One of these.
     Values(Vec<LiteralPlan>),
+}
+
+/// A pattern that a whole text must match. It is compiled once, and its compiled form has a limit.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PatternPlan {
+    /// The pattern as it is written.
+    pub text: String,
+    #[serde(skip)]
+    compiled: OnceLock<Option<Regex>>,
+}
+
+impl PatternPlan {
+    /// The pattern of a text.
+    ///
+    /// # Errors
+    /// It is no regular expression, or its compiled form is too large.
+    pub(crate) fn new(text: String) -> Result<Self, regex::Error> {
+        // By itself first, so that a bracket that closes too early does not close ours.
+        pattern(&text)?;
+        let compiled = OnceLock::from(Some(pattern(&whole(&text))?));
+        Ok(Self { text, compiled })
+    }
+
+    /// Whether all of a text matches.
+    pub(crate) fn matches(&self, text: &str) -> bool {
+        let compiled = self
+            .compiled
+            .get_or_init(|| pattern(&whole(&self.text)).ok());
+        compiled.as_ref().is_some_and(|regex| regex.is_match(text))
+    }
+}
+
+/// Two patterns of one text are equal.
+impl PartialEq for PatternPlan {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for PatternPlan {}
+
+fn whole(pattern: &str) -> String {
+    format!("^(?:{pattern})$")
 }
 
 /// A field of a schema, lookup or object.

@@ -12,20 +12,27 @@ use std::collections::BTreeMap;
 use super::grammar::{RESERVED, rules};
 use super::lexer::{FlowToken, FlowTokenKind, lex};
 use super::notation::{GrammarItem as Item, ListMarks, Lookahead, TokenClass};
-use super::tree::{SyntaxTree, TreeNode};
+use super::tree::{SyntaxTree, TreeNode, millis_of};
+use crate::value::decimal;
 use crate::{Diagnostic, Span};
-use failure::Parsed;
+use failure::{Parsed, is_unit};
 
 /// Bytes of one file.
 pub const MAX_FILE: usize = 1 << 20;
-/// Types, and brackets of an expression, inside each other.
+/// Types, brackets of an expression, and names of a path inside each other.
 pub const MAX_NESTING: usize = 64;
 /// Bytes of one expression.
-pub const MAX_EXPRESSION: usize = 16 << 10;
+pub const MAX_EXPRESSION: usize = crate::expression::MAX_EXPRESSION_BYTES;
 /// Bytes of one name.
 pub const MAX_NAME: usize = 128;
 /// Fields of one record.
 pub const MAX_FIELDS: usize = 1_000;
+/// Parts of one list: paths, arms, values, assignments, rows.
+pub const MAX_LIST: usize = 4_000;
+/// Statements of one process. A record goes through its steps by calls inside each other, and looks at all of them.
+pub const MAX_STATEMENTS: usize = 250;
+/// Days of one duration: a time so far ahead of now is still one that a timestamp can hold.
+pub const MAX_DURATION_DAYS: u64 = 1_000_000;
 /// Diagnostics that are listed for one file.
 pub const MAX_DIAGNOSTICS: usize = 100;
 /// Looks at a token or a rule that a byte of text may cost, and that an empty file may.
@@ -293,12 +300,20 @@ impl FlowParser<'_> {
                 if !self.fits(*class, self.at) {
                     return Err(self.fail(item, None));
                 }
+                self.check_number(*class);
                 self.at += 1;
                 Ok(())
             }
-            Item::Rule(name, index) => self.nested(name, |parser| {
-                parser.item(&rules()[*index].item, indent, out)
-            }),
+            Item::Rule(name, index) => {
+                let start = self.at;
+                self.nested(name, |parser| {
+                    parser.item(&rules()[*index].item, indent, out)
+                })?;
+                if *name == "duration" {
+                    self.check_duration(start);
+                }
+                Ok(())
+            }
             Item::Sequence(items) => items
                 .iter()
                 .try_for_each(|item| self.item(item, indent, out)),
@@ -332,6 +347,54 @@ impl FlowParser<'_> {
                 self.item(inner, indent, out)
             }
         }
+    }
+
+    /// Says so where the number at the current token is more than a plan can hold.
+    fn check_number(&mut self, class: TokenClass) {
+        let (word, after) = (self.word(self.at), self.word(self.at + 1));
+        let limit = match class {
+            TokenClass::Int if word.parse::<u64>().is_err() && !is_unit(after) => "64 bits",
+            TokenClass::Num if decimal(word).is_none() => "28 digits",
+            TokenClass::Name
+            | TokenClass::Field
+            | TokenClass::Int
+            | TokenClass::Num
+            | TokenClass::ShortDuration
+            | TokenClass::Text
+            | TokenClass::Expression => return,
+        };
+        let message = format!("`{}` has more than {limit}", self.shown(self.at));
+        let found = Diagnostic::new("TG0003", self.span(self.at), message);
+        self.diagnostics.push(found);
+    }
+
+    /// Says so where the duration from `start` on is longer than one may be.
+    fn check_duration(&mut self, start: usize) {
+        const MAX_MILLIS: u64 = MAX_DURATION_DAYS * 86_400_000;
+        let text: String = (start..self.at).map(|at| self.word(at)).collect();
+        if millis_of(&text).is_none_or(|millis| millis > MAX_MILLIS) {
+            let message = format!(
+                "the duration is longer than {MAX_DURATION_DAYS} days, the limit `duration`"
+            );
+            let span = self.span(start).to(self.span(self.at - 1));
+            self.diagnostics
+                .push(Diagnostic::new("TG0016", span, message));
+        }
+    }
+
+    /// Says so where a list has more parts than it may have. Those of a file are not counted, and those of a
+    /// declaration have a limit of their own.
+    fn check_count(&mut self, count: usize, marks: ListMarks) -> Parsed {
+        let message = if marks.is_closed {
+            return Ok(());
+        } else if self.word(self.at) == "." && count >= MAX_NESTING {
+            format!("more than {MAX_NESTING} names in one path, the limit `nesting`")
+        } else if count > MAX_LIST {
+            format!("more than {MAX_LIST} parts in one list, the limit `list`")
+        } else {
+            return Ok(());
+        };
+        Err(self.stop(Diagnostic::new("TG0016", self.span(self.at), message)))
     }
 
     /// Parses what a rule stands for. Only types have themselves inside.
@@ -413,13 +476,16 @@ impl FlowParser<'_> {
         let mut seen: BTreeMap<String, Span> = BTreeMap::new();
         let mut is_first = marks.at_least_one;
         let mut last_column = u32::MAX;
+        let mut count = 0;
         loop {
             let start = self.at;
             let begins = self.begins(item);
+            count += usize::from(begins);
             if !begins && is_first {
                 return Err(self.fail(whole, None));
             }
             is_first = false;
+            self.check_count(count, marks)?;
             let is_wrong = !begins && marks.is_closed && self.is_garbage(indent, opener);
             if !begins && !is_wrong {
                 return Ok(());

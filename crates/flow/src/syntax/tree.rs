@@ -118,6 +118,22 @@ fn outline(node: SyntaxNode<'_>, depth: usize, text: &mut String) {
     }
 }
 
+/// The milliseconds of a duration; none where they are more than a number can hold.
+pub(super) fn millis_of(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit());
+    let (count, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let unit = match unit {
+        "ms" | "millisecond" | "milliseconds" => 1,
+        "s" | "second" | "seconds" => 1_000,
+        "m" | "minute" | "minutes" => 60_000,
+        "h" | "hour" | "hours" => 3_600_000,
+        "d" | "day" | "days" => 86_400_000,
+        // Weeks: the parser lets nothing else through.
+        _ => 604_800_000_u64,
+    };
+    unit.checked_mul(count.parse().ok()?)
+}
+
 /// Stands for a part that is not there: it has neither words nor parts.
 static NOTHING: TreeNode = TreeNode {
     label: "",
@@ -225,19 +241,7 @@ impl<'t> SyntaxNode<'t> {
         if text.is_empty() {
             return 0;
         }
-        let digits = text.find(|c: char| !c.is_ascii_digit());
-        let (count, unit) = text.split_at(digits.unwrap_or(text.len()));
-        let unit = match unit {
-            "ms" | "millisecond" | "milliseconds" => 1,
-            "s" | "second" | "seconds" => 1_000,
-            "m" | "minute" | "minutes" => 60_000,
-            "h" | "hour" | "hours" => 3_600_000,
-            "d" | "day" | "days" => 86_400_000,
-            // Weeks: the parser lets nothing else through.
-            _ => 604_800_000,
-        };
-        let count: u64 = count.parse().unwrap_or(u64::MAX);
-        count.saturating_mul(unit)
+        millis_of(&text).unwrap_or(u64::MAX)
     }
 
     /// The index of the first token, and of the one after the last.

@@ -107,6 +107,11 @@ impl JsonRecord {
         })
     }
 
+    /// Whether a field was set or removed.
+    pub(crate) const fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
     #[inline]
     fn is_named(&self, field: &Field, name: &str) -> bool {
         match &field.name {

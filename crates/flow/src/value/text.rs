@@ -224,11 +224,32 @@ fn object<'a>(
     Ok(FlowValue::Map(Arc::new(entries)))
 }
 
-/// A decimal from its digits; none where it has more than it can hold.
+/// A decimal from its digits; none where it has more than it can hold. It is never rounded.
 pub(crate) fn decimal(digits: &str) -> Option<Decimal> {
-    if digits.contains(['e', 'E']) {
-        return Decimal::from_scientific(digits).ok();
+    let Some((number, power)) = digits.split_once(['e', 'E']) else {
+        return plain_decimal(digits);
+    };
+    let (number, power) = (plain_decimal(number)?, power.parse::<i64>().ok()?);
+    if number.is_zero() {
+        return Some(Decimal::ZERO);
     }
+    let moved = |number: Decimal| {
+        let scale = i64::from(number.scale()).checked_sub(power)?;
+        let (mantissa, scale) = match u32::try_from(scale) {
+            Ok(scale) => (Some(number.mantissa()), scale),
+            Err(_) => {
+                let zeros = u32::try_from(scale.checked_neg()?).ok()?;
+                let power = 10_i128.checked_pow(zeros)?;
+                (number.mantissa().checked_mul(power), 0)
+            }
+        };
+        Decimal::try_from_i128_with_scale(mantissa?, scale).ok()
+    };
+    // Zeros at the end may be the digits that are too many.
+    moved(number).or_else(|| moved(number.normalize()))
+}
+
+fn plain_decimal(digits: &str) -> Option<Decimal> {
     // Also `1_000` is read by the library, and a sign without digits.
     let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+');
     let is_plain = digits.bytes().all(is_part) && digits.ends_with(|c: char| c.is_ascii_digit());

@@ -8,7 +8,7 @@ use tidegate_flow::expression::{
 use tidegate_flow::value::{FlowType, FlowValue, JsonRecord, MapKey, ObjectType};
 use tidegate_flow::{Diagnostic, Span};
 
-use crate::checked;
+use crate::{checked, is_long};
 
 /// A small random generator; the seed is in every message.
 struct Random(u64);
@@ -286,8 +286,7 @@ impl OnlyOurs {
 
 #[test]
 fn random_expressions_have_the_value_of_the_interpreter() {
-    let is_long = std::env::var("TIDEGATE_LONG").is_ok();
-    let count: u64 = if is_long { 100_000 } else { 3_000 };
+    let count: u64 = if is_long() { 100_000 } else { 1_000 };
     let scope = ExpressionScope::of(ObjectType::closed([
         ("i", FlowType::Integer),
         ("j", FlowType::Integer),
@@ -367,8 +366,7 @@ fn random_expressions_have_the_value_of_the_interpreter() {
 
 #[test]
 fn random_text_never_panics_and_parses_as_the_interpreter_does() {
-    let is_long = std::env::var("TIDEGATE_LONG").is_ok();
-    let count: u64 = if is_long { 300_000 } else { 4_000 };
+    let count: u64 = if is_long() { 300_000 } else { 4_000 };
     let parts = [
         "a",
         "b.c",

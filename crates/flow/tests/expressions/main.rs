@@ -7,6 +7,7 @@
 )]
 
 mod differential;
+mod keys;
 mod money;
 mod records;
 mod tables;
@@ -20,6 +21,11 @@ use tidegate_flow::expression::{
 };
 use tidegate_flow::value::{FlowType, FlowValue, JsonRecord, ObjectType};
 use tidegate_flow::{Diagnostic, Span};
+
+/// Whether the long run is asked for.
+fn is_long() -> bool {
+    std::env::var("TIDEGATE_LONG").is_ok_and(|value| value == "1")
+}
 
 /// The record of the tables.
 const RECORD: &str = r#"{"s":"Store 7","i":7,"d":2.5,"b":true,"n":null,"money":12.50,"text_money":"0.10",
@@ -35,7 +41,11 @@ fn schema() -> ObjectType {
         ("zip", FlowType::String),
         ("geo", FlowType::Object(geo.into())),
     ]);
-    let line = ObjectType::closed([("sku", FlowType::String), ("qty", FlowType::Integer)]);
+    let line = ObjectType::closed([
+        ("sku", FlowType::String),
+        ("qty", FlowType::Integer),
+        ("note", FlowType::String),
+    ]);
     ObjectType::closed([
         ("s", FlowType::String),
         ("i", FlowType::Integer),

@@ -40,3 +40,36 @@ fn a_million_cents_are_ten_thousand() {
     let read = record.get("total", &FlowType::Decimal).unwrap();
     assert_eq!(read, Some(FlowValue::Decimal("10000.00".parse().unwrap())));
 }
+
+/// A power of ten moves the point; it never rounds.
+#[test]
+fn an_exponent_keeps_every_digit_or_is_refused() {
+    let read = |digits: &str| {
+        let value = FlowValue::parse_json(digits, &FlowType::Decimal);
+        value.map_or_else(|_| "refused".to_owned(), |value| value.to_json().unwrap())
+    };
+    for (digits, expect) in [
+        ("1e3", "1000"),
+        ("1E+3", "1000"),
+        ("12.50e1", "125.0"),
+        ("12.50e2", "1250"),
+        ("1.5e-3", "0.0015"),
+        ("0e99", "0"),
+        ("-2.5e0", "-2.5"),
+        ("1e28", "10000000000000000000000000000"),
+        ("1e-28", "0.0000000000000000000000000001"),
+        ("1e-29", "refused"),
+        ("1.23e-27", "refused"),
+        ("1.20e-27", "0.0000000000000000000000000012"),
+        ("1e29", "refused"),
+        ("1.23456789012345678901234567890123e0", "refused"),
+        ("12345678901234567890123456789012345e-10", "refused"),
+        ("1e99999999999999999999", "refused"),
+        ("\"1_0e1\"", "refused"),
+        ("\"1e\"", "refused"),
+        ("\"e1\"", "refused"),
+        ("\"1e1.5\"", "refused"),
+    ] {
+        assert_eq!(read(digits), expect, "{digits}");
+    }
+}

@@ -416,3 +416,20 @@ fn the_type_of_an_expression_is_known() {
         |text| checked(text, &scope).unwrap().kind().to_string(),
     );
 }
+
+#[test]
+fn a_declared_field_that_an_element_lacks_is_null() {
+    assert_rows(
+        &[
+            ("lines[0].note == null", "true"),
+            ("lines[0].note", "null"),
+            ("lines.map(l, l.note)", "[null,null]"),
+            ("lines.exists(l, l.note == \"x\")", "false"),
+            ("lines.filter(l, l.note == null).size()", "2"),
+            ("lines.all(l, has(l.note))", "false"),
+            ("lines[0].note.startsWith(\"x\")", "expr.type"),
+            ("lines[0].nothing", "TG0301 lines[0].nothing"),
+        ],
+        |text| outcome(text, &scope(), RECORD),
+    );
+}

@@ -13,8 +13,8 @@ use tidegate_flow::plan::compare;
 use crate::{assert_golden, names, read};
 
 /// Codes that need the configuration, and have their tests where that is read.
-const WITH_CONFIGURATION: [&str; 8] = [
-    "TG0701", "TG0702", "TG0703", "TG0704", "TG0705", "TG0706", "TG0707", "TG0708",
+const WITH_CONFIGURATION: [&str; 9] = [
+    "TG0701", "TG0702", "TG0703", "TG0704", "TG0705", "TG0706", "TG0707", "TG0708", "TG0710",
 ];
 /// Codes that need the plan before.
 const WITH_OLD_PLAN: [&str; 4] = ["TG0709", "TG0901", "TG0902", "TG0903"];
@@ -53,7 +53,7 @@ fn shown_in(texts: &[(&str, &str)], diagnostics: &[Diagnostic]) -> String {
 fn r25_each_code_has_a_row_in_order_a_file_and_its_words() {
     let codes: Vec<&str> = CODES.iter().map(|row| row.code).collect();
     assert!(codes.is_sorted());
-    assert_eq!(codes.len(), 82);
+    assert_eq!(codes.len(), 83);
     let is_example = |name: &String| name.ends_with(".flow") && !name.contains(".old.");
     let files: Vec<String> = names("codes").into_iter().filter(is_example).collect();
     let expected: Vec<String> = codes.iter().map(|code| format!("{code}.flow")).collect();
@@ -107,7 +107,10 @@ fn r25_flows_with_a_configuration_get_the_codes_of_bindings() {
         codes.extend(loaded.problems.iter().map(problem_code));
         assert_eq!(codes, [code], "{found:?} {}", loaded.problems);
         let text = match found.is_empty() {
-            true => format!("{}\n", loaded.problems.render(Color::Never)),
+            true => {
+                let json = serde_json::to_string_pretty(&loaded.problems).unwrap();
+                format!("{}\n{json}\n", loaded.problems.render(Color::Never))
+            }
             false => {
                 let name = format!("{code}.flow");
                 shown_in(&[(&name, &flow), ("tidegate.yaml", &yaml)], &found)
@@ -146,7 +149,11 @@ fn r25_two_plans_get_the_codes_of_state() {
                 .collect::<Vec<_>>(),
             [code]
         );
-        let shown = serde_json::to_string_pretty(&refused).unwrap();
-        assert_golden(&format!("tests/codes/{code}.txt"), &format!("{shown}\n"));
+        let json = serde_json::to_string_pretty(&refused).unwrap();
+        let text: String = refused.iter().map(|change| format!("{change}\n")).collect();
+        assert_golden(
+            &format!("tests/codes/{code}.txt"),
+            &format!("{text}{json}\n"),
+        );
     }
 }

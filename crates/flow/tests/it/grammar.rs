@@ -9,9 +9,12 @@ use crate::{assert_golden, names, read};
 /// Names that the texts use and Rust would bring.
 fn registered() -> Registered {
     let mut registered = Registered::default();
-    for name in ["f", "g", "score", "rule", "decide"] {
+    for name in ["f", "g", "score"] {
         let transform = RegisteredTransform::default();
         registered.transforms.insert(name.to_owned(), transform);
+    }
+    for name in ["rule", "decide"] {
+        registered.rules.insert(name.to_owned());
     }
     let lookup = ObjectType::open();
     registered.lookups.insert("rates".to_owned(), lookup);

@@ -5,13 +5,17 @@
     reason = "golden files are read and written here, and times are printed"
 )]
 
+mod changes;
 mod codes;
 mod grammar;
+mod kinds;
+mod limits;
 mod plans;
 mod reference;
 mod robust;
 mod sentences;
 mod settled;
+mod unbuilt;
 
 use std::path::Path;
 

@@ -3,10 +3,12 @@
 use std::fmt::Write;
 
 use tidegate_config::Severity;
+use tidegate_flow::check::MAX_EXPANSION;
 use tidegate_flow::diagnostic::CODES;
+use tidegate_flow::expression::MAX_PATTERN_BYTES;
 use tidegate_flow::syntax::{
-    MAX_DIAGNOSTICS, MAX_EXPRESSION, MAX_FIELDS, MAX_FILE, MAX_NAME, MAX_NESTING, RESERVED,
-    published, words,
+    MAX_DIAGNOSTICS, MAX_DURATION_DAYS, MAX_EXPRESSION, MAX_FIELDS, MAX_FILE, MAX_LIST, MAX_NAME,
+    MAX_NESTING, MAX_STATEMENTS, RESERVED, published, words,
 };
 
 use crate::assert_golden;
@@ -51,11 +53,29 @@ fn the_reference_page_is_written_from_the_tables() {
         (
             "nesting",
             MAX_NESTING,
-            "types or brackets inside each other",
+            "types, brackets or names of a path inside each other",
         ),
         ("expression", MAX_EXPRESSION, "bytes"),
         ("name", MAX_NAME, "bytes"),
         ("fields", MAX_FIELDS, "of one record"),
+        (
+            "list",
+            MAX_LIST,
+            "paths, arms, values, assignments or rows in one list",
+        ),
+        ("statements", MAX_STATEMENTS, "in one process"),
+        (
+            "duration",
+            usize::try_from(MAX_DURATION_DAYS).unwrap(),
+            "days",
+        ),
+        ("pattern", MAX_PATTERN_BYTES, "bytes of its compiled form"),
+        (
+            "expansion",
+            MAX_EXPANSION,
+            "units, and 8 more for each byte of text: 4 for a byte of an expression, counted wherever its transform \
+             or table is used; 2 for a field that a step looks at; 16 for one that is kept; 8,192 for a pattern",
+        ),
         ("diagnostics", MAX_DIAGNOSTICS, "per file"),
     ] {
         writeln!(page, "| `{name}` | {limit} {unit} |").unwrap();

@@ -5,7 +5,9 @@ use std::time::Instant;
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use tidegate_flow::check::{Registered, check_flows};
-use tidegate_flow::syntax::{MAX_DIAGNOSTICS, MAX_FILE, MAX_STEPS_PER_BYTE, parse, print};
+use tidegate_flow::syntax::{
+    MAX_DIAGNOSTICS, MAX_FILE, MAX_STEPS_PER_BYTE, RESERVED, parse, print,
+};
 
 use crate::{names, read};
 
@@ -147,14 +149,51 @@ fn what_parses_after_a_mutation_prints_and_parses_the_same() {
 }
 
 #[test]
+fn reserved_words_in_the_place_of_any_name_are_findings() {
+    let text = "schema NAME f: string end
+lookup NAME key f f: string end
+transform NAME apply x = 1 end end
+decision_table NAME | f => r | | * => 1 | end
+process NAME
+    receive NAME from a schema NAME
+    enrich using NAME on f
+    transform using NAME
+    hold NAME keyed by f timeout 1h emit to NAME into NAME
+    route using NAME \"x\" to NAME
+    on commit emit completion to NAME correlation f
+    state local NAME keyed by f type map end
+    metrics counter NAME end
+    checkpoint every 5m to NAME
+end
+";
+    let places = text.matches("NAME").count();
+    for word in RESERVED {
+        for place in 0..places {
+            let mut at = 0;
+            let parts = text.split("NAME").map(|part| {
+                at += 1;
+                match at {
+                    _ if at > places => part.to_owned(),
+                    _ if at == place + 1 => format!("{part}{word}"),
+                    _ => format!("{part}n{at}"),
+                }
+            });
+            let text: String = parts.collect();
+            let flows = check_flows(&[&text], &Registered::default());
+            assert!(flows.plan.is_none(), "{text}");
+        }
+    }
+}
+
+#[test]
 fn limits_are_named() {
     let fields = |n: usize| {
         let fields: String = (0..n).map(|n| format!("f{n}: string\n")).collect();
         format!("schema s {fields} end")
     };
     let assignments = |n: usize| {
-        let steps: String = (0..n).map(|n| format!("transform f{n} = 1\n")).collect();
-        format!("process p receive a {steps} emit to b end")
+        let fields: String = (0..n).map(|n| format!("f{n} = 1\n")).collect();
+        format!("process p receive a transform {fields} emit to b end")
     };
     let deep = |n: usize| {
         format!(

@@ -1,6 +1,8 @@
 //! Questions that the language settles: ambiguities, recovery, declarations of the document it was written for.
 
+use tidegate_config::{Color, ConfigSource};
 use tidegate_flow::check::{CheckedFlows, Registered, RegisteredTransform, check_flows};
+use tidegate_flow::diagnostic::problems;
 use tidegate_flow::plan::{
     CompletePlan, FailureKind, LeavePlan, OperatorPlan, OtherwisePlan, ProcessPlan, SlowPlan,
 };
@@ -406,6 +408,33 @@ fn ten_mistakes_are_ten_diagnostics_at_their_places() {
         ("TG0602", 22, 30),
     ];
     assert_eq!(found, expect);
+    // All of them are shown at once, each with its line, a caret and advice.
+    let text = ConfigSource {
+        name: "ten.flow".to_owned(),
+        text: TEN.to_owned(),
+    };
+    let (errors, warnings) = problems(&flows.diagnostics, &[text]);
+    assert_eq!((errors.len(), warnings.len()), (10, 0));
+    let shown = errors.render(Color::Never);
+    for (problem, (code, line, column)) in errors.iter().zip(expect) {
+        assert_eq!((problem.line, problem.column), (line, column));
+        let hint = problem.hint.as_deref().unwrap_or_default();
+        assert!(!hint.is_empty(), "{code} at {line} has no advice");
+        for part in [
+            format!("{code}: {}", problem.message),
+            format!(" --> ten.flow:{line}:{column}\n"),
+            format!("{line} | {}\n", TEN.lines().nth(line - 1).unwrap()),
+            format!("\n  = help: {hint}\n"),
+        ] {
+            assert!(shown.contains(part.trim()), "{part}\n{shown}");
+        }
+    }
+    for near in ["timestamp", "parallelism", "order", "to"] {
+        assert!(
+            shown.contains(&format!("did you mean `{near}`?")),
+            "{shown}"
+        );
+    }
 }
 
 #[test]

@@ -6,8 +6,9 @@ use tidegate_core::{EventId, FailureClass};
 use tidegate_flow::check::{Registered, RegisteredTransform};
 use tidegate_flow::expression::EvaluationFailure;
 use tidegate_flow::model::{FlowModel, ModelInput, ModelScript};
+use tidegate_flow::syntax::MAX_STATEMENTS;
 
-use crate::{difference, passes, plan};
+use crate::{difference, passes, passes_with, plan};
 
 fn input(stream: &str, value: &str) -> ModelInput {
     ModelInput {
@@ -478,5 +479,130 @@ fn books_balance_whatever_comes() {
             account.delivered > 0 && account.dead_lettered > 0,
             "{file}: {account:?}"
         );
+    }
+}
+
+#[test]
+fn the_filter_of_an_input_sees_what_is_projected_away() {
+    for clauses in [
+        "project k filter amount > 10",
+        "project except amount filter amount > 10",
+        "filter amount > 10 project except amount",
+    ] {
+        for schema in ["", "schema s"] {
+            passes(
+                &format!(
+                    "schema s k: string amount: integer end
+                     process p receive a {schema} {clauses} emit to b end"
+                ),
+                "- send: { stream: a, value: { k: x, amount: 5 } }
+                 - send: { stream: a, value: { k: y, amount: 50 } }
+                 - expect: { stream: b, values: [ { k: y } ] }
+                 - expect: { ledger: { delivered: 2 } }",
+            );
+        }
+    }
+}
+
+#[test]
+fn a_nested_answer_that_was_not_found_has_null_fields() {
+    let flow = |condition: &str| {
+        format!(
+            "lookup customers key id tier: string address: object city: string end end
+             process p receive a enrich using customers on id
+                transform gold = {condition}
+                emit to b end"
+        )
+    };
+    let outside = "lookups: { customers: { c1: { tier: gold, address: { city: Bonn } } } }";
+    passes_with(
+        outside,
+        &flow("customers.tier == \"gold\""),
+        "- send: { stream: a, value: { id: c1 } }
+         - send: { stream: a, value: { id: c2 } }
+         - expect: { stream: b, values: [
+             { id: c1, customers: { tier: gold, address: { city: Bonn } }, gold: true },
+             { id: c2, customers: { tier: null, address: null }, gold: false } ] }",
+    );
+    passes_with(
+        outside,
+        &flow("customers.tier == null && !has(customers.zip)")
+            .replace("tier: string", "zip: string optional tier: string"),
+        "- send: { stream: a, value: { id: c2 } }
+         - expect: { stream: b, values: [
+             { id: c2, customers: { zip: null, tier: null, address: null }, gold: false } ] }",
+    );
+}
+
+/// The parts of a field keep the rules of the schema as the field itself does.
+#[test]
+fn parts_of_lists_maps_and_objects_hold_their_schema() {
+    let flow = "schema s
+            lines: list<object sku: string length 1..3 qty: integer range 1..9 note: string default \"none\" end>
+            prices: map<decimal(4, 2)> optional
+            days: list<date> optional
+            address: object zip: string pattern \"[0-9]{5}\" country: string default \"DE\" end optional
+            ids: list<list<uuid>> optional
+        end
+        process p receive a schema s emit to b end";
+    passes(
+        flow,
+        "- send: { stream: a, value: { lines: [ { sku: a, qty: 1 }, { sku: b, qty: 2, note: x } ] } }
+         - expect: { stream: b, values: [ { lines: [ { sku: a, qty: 1, note: none }, { sku: b, qty: 2, note: x } ] } ] }
+         - send: { stream: a, value: { lines: [], address: { zip: \"50667\" }, prices: { a: 1.50 } } }
+         - expect: { stream: b, values: [ { lines: [], address: { zip: \"50667\", country: DE }, prices: { a: 1.50 } } ] }",
+    );
+    let line = "{ sku: a, qty: 1 }";
+    for value in [
+        "lines: [ { sku: a } ]".to_owned(),
+        "lines: [ { sku: a, qty: 0 } ]".to_owned(),
+        "lines: [ { sku: abcd, qty: 1 } ]".to_owned(),
+        "lines: [ 1 ]".to_owned(),
+        "lines: [ null ]".to_owned(),
+        format!("lines: [ {line}, {{ sku: b, qty: 99 }} ]"),
+        format!("lines: [ {line} ], prices: {{ a: 1.505 }}"),
+        format!("lines: [ {line} ], prices: {{ a: 100.00 }}"),
+        format!("lines: [ {line} ], days: [ 2026-13-01 ]"),
+        format!("lines: [ {line} ], address: {{ zip: abc }}"),
+        format!("lines: [ {line} ], address: {{}}"),
+        format!("lines: [ {line} ], ids: [ [ x ] ]"),
+    ] {
+        let steps = format!(
+            "- send: {{ stream: a, value: {{ {value} }} }}
+             - expect: {{ ledger: {{ dead_lettered: 1 }} }}"
+        );
+        passes(flow, &steps);
+    }
+}
+
+/// A text with commas is no second field, and a number is no text.
+#[test]
+fn records_of_different_keys_are_not_each_others_duplicates() {
+    passes(
+        "process p receive a deduplicate by x, y emit to b end",
+        "- send: { stream: a, value: { x: \"a,b\", y: c } }
+         - send: { stream: a, value: { x: a, y: \"b,c\" } }
+         - send: { stream: a, value: { x: 1, y: \"null\" } }
+         - send: { stream: a, value: { x: \"1\", y: \"null\" } }
+         - send: { stream: a, value: { x: 1 } }
+         - send: { stream: a, value: { x: 1.0, y: null } }
+         - expect: { stream: b, values: [ { x: \"a,b\", y: c }, { x: a, y: \"b,c\" }, { x: 1, y: \"null\" },
+             { x: \"1\", y: \"null\" }, { x: 1 } ] }",
+    );
+}
+
+/// A record goes through its steps by calls inside each other, so their number has a limit.
+#[test]
+fn a_process_of_the_most_statements_runs() {
+    for step in ["transform n = n + 1 ", "transform using one_more "] {
+        let steps = step.repeat(MAX_STATEMENTS - 3);
+        let flow = format!(
+            "transform one_more apply n = n + 1 end end process p receive a {steps} emit to b end"
+        );
+        let plan = plan(&flow, &Registered::default());
+        let mut model = FlowModel::new(&plan, "p", ModelScript::default()).unwrap();
+        model.send(input("a", r#"{"n":0}"#));
+        let values: Vec<&str> = model.outputs("b").map(|output| &*output.value).collect();
+        assert_eq!(values, [format!("{{\"n\":{}}}", MAX_STATEMENTS - 3)]);
     }
 }

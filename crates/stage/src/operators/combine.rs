@@ -14,7 +14,7 @@ use tidegate_flow::apply::StepRefusal;
 use tidegate_flow::plan::{
     CompletePlan, FailureKind, JoinKind, LeavePlan, OperatorPlan, StateKind, StepPlan,
 };
-use tidegate_flow::value::paths::{key_of, key_record, raw_at};
+use tidegate_flow::value::paths::{key_of, key_record, raw_at, topic_key};
 use tidegate_flow::value::{FlowType, FlowValue, JsonRecord};
 
 use super::moving::{Moving, Stepped, ms};
@@ -85,7 +85,7 @@ fn combined(
         record.set_raw(alias, of_input(at, alias));
     }
     let mut metadata = (*parts[parts.len() - 1].metadata).clone();
-    metadata.key = Some(key.to_owned());
+    metadata.key = Some(topic_key(key).into_owned());
     metadata.id = id.to_string();
     Moving {
         record,

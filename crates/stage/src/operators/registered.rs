@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidegate_flow::expression::EvaluationFailure;
 use tidegate_flow::plan::LookupPlan;
-use tidegate_flow::value::paths::key_of;
+use tidegate_flow::value::paths::topic_key_of;
 use tidegate_flow::value::{FlowValue, JsonRecord};
 
 use super::KeyedState;
@@ -116,7 +116,7 @@ impl RegisteredFunctions {
         for (at, row) in rows.iter().enumerate() {
             let record = JsonRecord::of_text(row);
             let record = record.map_err(|error| format!("row {}: {error}", at + 1))?;
-            answers.insert(key_of(&record, &plan.key), record);
+            answers.insert(topic_key_of(&record, &plan.key), record);
         }
         Ok(self.lookup(name, move |key| Ok(answers.get(key).cloned())))
     }

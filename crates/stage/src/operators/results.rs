@@ -12,7 +12,7 @@ use tidegate_core::{
 use tidegate_flow::apply::StepRefusal;
 use tidegate_flow::expression::RecordMetadata;
 use tidegate_flow::plan::{CompletionPlan, FailureKind, LeavePlan};
-use tidegate_flow::value::paths::{key_of, last_name, raw_at};
+use tidegate_flow::value::paths::{last_name, raw_at, topic_key_of};
 use tidegate_flow::value::{FlowValue, JsonRecord};
 use tidegate_log::Headers;
 
@@ -134,7 +134,7 @@ impl Run<'_> {
         };
         let record = conformed.as_ref().unwrap_or(&moving.record);
         let key = match sink.map(|sink| sink.key.as_slice()) {
-            Some(paths @ [_, ..]) => Some(key_of(record, paths)),
+            Some(paths @ [_, ..]) => Some(topic_key_of(record, paths)),
             Some([]) | None => moving.metadata.key.clone(),
         };
         let mut value = String::new();
@@ -468,7 +468,7 @@ impl Run<'_> {
                 let details = error.as_deref().map_or(FlowValue::Null, FlowValue::text);
                 record.set_raw("error_details", details.to_json().unwrap_or_default());
                 let id = EventId::derived(&[&id, &plan.stream, "completion"]);
-                let key = key_of(&moving.record, std::slice::from_ref(&plan.correlation));
+                let key = topic_key_of(&moving.record, std::slice::from_ref(&plan.correlation));
                 let value = Bytes::from(record.to_string());
                 let output = self.output(&plan.stream, Some(Bytes::from(key)), id, value);
                 self.results.outputs.push((false, output));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tidegate_core::Failure;
 use tidegate_core::books::Place;
-use tidegate_flow::apply::{Apply, RecordView, RouteChoice, StepRefusal, StepResult};
+use tidegate_flow::apply::{Apply, RecordView, RouteChoice, StepRefusal, StepResult, project};
 use tidegate_flow::plan::{
     AssignPlan, FailureKind, OnFailurePlan, OnSuccessPlan, OperatorPlan, PlanExpression,
     SourcePlan, TransformPlan,
 };
-use tidegate_flow::value::paths::key_of;
+use tidegate_flow::value::paths::{key_of, topic_key_of};
 use tidegate_flow::value::{FlowValue, JsonRecord};
 
 use super::host::ChainHost;
@@ -90,11 +90,13 @@ impl Run<'_> {
         moving.time = time.unwrap_or(moving.time);
         let partition_by = &self.fixed.process.partition_by;
         if !partition_by.is_empty() {
-            let key = key_of(&moving.record, partition_by);
+            let key = topic_key_of(&moving.record, partition_by);
             Arc::make_mut(&mut moving.metadata).key = Some(key);
         }
         let filter = source.filter.as_ref();
-        filter.map_or(Ok(true), |filter| self.is_true(filter, moving))
+        let is_wanted = filter.map_or(Ok(true), |filter| self.is_true(filter, moving))?;
+        project(source, &mut moving.record);
+        Ok(is_wanted)
     }
 
     /// Moves a record that came through a topic of the stage's own on, from the step that it was for.
@@ -117,7 +119,7 @@ impl Run<'_> {
         let fixed = self.fixed;
         let step = &fixed.process.steps[at];
         if !has_arrived && let Some(topic) = fixed.repartition_of(at, stream) {
-            let key = key_of(&moving.record, fixed.step_key(at, stream));
+            let key = topic_key_of(&moving.record, fixed.step_key(at, stream));
             let state = step.state.as_deref().unwrap_or_default();
             let value = repartitioned(state, stream, &moving);
             self.repartition(topic, key, value, &moving);
@@ -135,7 +137,7 @@ impl Run<'_> {
                 self.apply(&moving, |apply, view| apply.require(checks, kind, view))?;
             }
             OperatorPlan::Enrich { lookup, on, select } => {
-                let key = key_of(&moving.record, on);
+                let key = topic_key_of(&moving.record, on);
                 let mut record = moving.record.clone();
                 self.apply(&moving, |apply, _| {
                     apply.enrich(lookup, &key, select, &mut record)

@@ -12,7 +12,7 @@ use tidegate_core::{Code, EventId, Failure, FailureClass};
 use tidegate_flow::apply::StepRefusal;
 use tidegate_flow::expression::{EvaluationFailure, add, average};
 use tidegate_flow::plan::{AggregatePlan, FailureKind, OperatorPlan, WindowShape};
-use tidegate_flow::value::paths::{key_of, key_record};
+use tidegate_flow::value::paths::{key_of, key_record, topic_key};
 use tidegate_flow::value::{FlowValue, JsonRecord};
 
 use super::moving::{Moving, Stepped, ms, timestamp};
@@ -277,7 +277,7 @@ impl Run<'_> {
         let keeps = keeps_records(aggregates, using.is_some());
         for (start, end) in open {
             let mut base = moving.with(key_record(&moving.record, paths));
-            Arc::make_mut(&mut base.metadata).key = Some(key.clone());
+            Arc::make_mut(&mut base.metadata).key = Some(topic_key(&key).into_owned());
             // Whom it stands for is counted already.
             base.events.clear();
             let new = self.next_number();

@@ -227,7 +227,7 @@ fn in_words(expected: &[Expected]) -> String {
     }
 }
 
-fn is_unit(word: &str) -> bool {
+pub(super) fn is_unit(word: &str) -> bool {
     let mut units = Vec::new();
     let rule = rules().iter().find(|rule| rule.name == "unit");
     rule.map(|rule| first(&rule.item, &mut units));
