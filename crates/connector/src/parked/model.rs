@@ -152,6 +152,10 @@ impl ParkedTables {
 }
 
 impl ParkedStore for ParkedModel {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn acquire<'a>(
         &'a self,
         of: &'a ParkedIn,

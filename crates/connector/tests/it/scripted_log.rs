@@ -289,6 +289,10 @@ impl Log for ScriptedLog {
         self.beneath.cluster()
     }
 
+    fn is_shared(&self) -> bool {
+        self.beneath.is_shared()
+    }
+
     fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         self.beneath.create_topic(topic, config)
     }
