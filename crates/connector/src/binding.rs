@@ -345,7 +345,7 @@ impl RegisteredBinding {
             let (send, requests) = mpsc::unbounded_channel();
             running.requests.push(send);
             let name = options.container_name(seat.tier);
-            let span = span::consumer(&options.name, &seat, &context.host);
+            let span = span::consumer(options, &seat, &context.host);
             let work = consume(Arc::clone(context), seat, requests).instrument(span);
             running
                 .tasks

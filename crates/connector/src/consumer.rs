@@ -85,7 +85,6 @@ pub(crate) async fn consume(
     seat: ConsumerSeat,
     mut requests: mpsc::UnboundedReceiver<GiveUpRequest>,
 ) {
-    let label = binding.options.container_name(seat.tier);
     let backoff = Backoff::exponential(Duration::from_millis(200), 2.0, Duration::from_secs(30));
     let mut failures = 0;
     while !binding.stop.is_set() {
@@ -107,12 +106,7 @@ pub(crate) async fn consume(
                 match end {
                     SessionEnd::Stopped => break,
                     SessionEnd::Fatal(why) => {
-                        tracing::error!(
-                            binding = binding.options.name,
-                            consumer = label,
-                            why,
-                            "stopped"
-                        );
+                        tracing::error!(binding = binding.options.name, why, "stopped");
                         binding.status.lock().fatal = Some(why);
                         binding.gate.end();
                         binding.stop_all();
@@ -125,7 +119,7 @@ pub(crate) async fn consume(
             Err(error) => error,
         };
         failures += 1;
-        tracing::warn!(binding = binding.options.name, consumer = label, %error, "not a member");
+        tracing::warn!(binding = binding.options.name, %error, "not a member");
         binding.status.lock().not_joined(&seat, error.to_string());
         let wait = backoff.wait_without_jitter(failures - 1);
         tokio::select! {
@@ -218,6 +212,7 @@ impl Consumer {
         let (report_to, reports) = mpsc::unbounded_channel();
         let name = ConsumerName {
             binding: binding.options.name.clone(),
+            container: binding.options.container_name(seat.tier),
             group: seat.group.to_string(),
             instance: seat.instance(&binding.host),
         };

@@ -30,6 +30,8 @@ pub struct ConsumedRecord {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConsumerName {
     pub(crate) binding: String,
+    /// The name of its consumers in the program's log.
+    pub(crate) container: String,
     pub(crate) group: String,
     /// The host and the number of the consumer.
     pub(crate) instance: String,

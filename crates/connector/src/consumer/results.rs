@@ -93,6 +93,10 @@ impl Consumer {
             self.park_behind(&at, work);
         }
         self.want_commit(&at);
+        // A key that is blocked from now on is told at once.
+        if let Some(partition) = self.partitions.get(&at).filter(|_| lane.is_parked()) {
+            self.show(partition);
+        }
     }
 
     /// Where a record is by the books.
