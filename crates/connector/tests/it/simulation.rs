@@ -611,7 +611,7 @@ pub(crate) fn play(seed: u64) -> u64 {
     check_main_path(&witness);
     if options.transactional {
         // Each event that was handled has one output, and no letter has any.
-        let out = Topic::new("out").unwrap();
+        let (out, log) = (Topic::new("out").unwrap(), log.clone());
         let written = sim.block_on(&broker, async move { read_all(&log, &out).await });
         let mut counts: BTreeMap<u128, u64> = BTreeMap::new();
         for (at, stored) in written {
