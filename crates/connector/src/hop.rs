@@ -397,7 +397,8 @@ mod tests {
         for held in [none, some] {
             let state = commit_state(held.as_ref());
             let copy = as_copy(&hop, &at("orders"), 7, &state);
-            let source = |of: &TopicPartition, group, state: &str| source_of(&copy, group, of, state);
+            let source =
+                |of: &TopicPartition, group, state: &str| source_of(&copy, group, of, state);
             assert_eq!(source(&at("orders"), &group, &state), Some(7));
             assert_eq!(source(&at("orders"), &other, &state), None);
             assert_eq!(source(&at("others"), &group, &state), None);

@@ -105,7 +105,8 @@ mod needs_kafka {
             with(|url| {
                 let dir = tempfile::tempdir().unwrap();
                 let servers = std::env::var("KAFKA_BOOTSTRAP").unwrap();
-                let log = format!("clusters: {{default: {{bootstrap-servers: [\"{servers}\"]}}}}, ");
+                let log =
+                    format!("clusters: {{default: {{bootstrap-servers: [\"{servers}\"]}}}}, ");
                 let since = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
                 let topic = format!("cli.parked.{since}");
                 let config = config(&log, url, &topic);

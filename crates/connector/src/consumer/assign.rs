@@ -139,8 +139,7 @@ impl Consumer {
     }
 
     pub(super) fn on_records(&mut self, fence: Fence, batch: Batch) {
-        let is_early =
-            |found: &&mut PartitionWork| found.fence == fence && !found.is_open();
+        let is_early = |found: &&mut PartitionWork| found.fence == fence && !found.is_open();
         if let Some(early) = self.partitions.get_mut(&batch.at).filter(is_early) {
             early.early.push(batch);
             return;
@@ -198,7 +197,10 @@ impl Consumer {
         if tier.0 > 0 {
             let read = RetryHistory::read(at, &stored, tier);
             let own = &binding.options.group;
-            let is_foreign = read.group.as_deref().is_some_and(|group| group != own.as_str());
+            let is_foreign = read
+                .group
+                .as_deref()
+                .is_some_and(|group| group != own.as_str());
             let is_second = partition.leaves_copies
                 && hop::copy_name(&stored.record, own)
                     .is_some_and(|name| partition.copies.is_second(&name, offset));
@@ -216,7 +218,10 @@ impl Consumer {
             });
             history = Some(Box::new(read));
         }
-        if let Some(place) = partition.copies.take_written(offset, event_id, &stored.record) {
+        if let Some(place) = partition
+            .copies
+            .take_written(offset, event_id, &stored.record)
+        {
             tracing::info!(
                 binding = binding.options.name, %at, offset, event = %event_id, place = %place,
                 "handed off before a crash; settled by that copy"

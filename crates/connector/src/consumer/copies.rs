@@ -104,7 +104,8 @@ impl CopySearch {
         let mut known = KnownCopies::default();
         if self.is_tier {
             let below = last_before(self.position);
-            let note = |stored: &StoredRecord| known.note_all(std::slice::from_ref(stored), &self.group);
+            let note =
+                |stored: &StoredRecord| known.note_all(std::slice::from_ref(stored), &self.group);
             each_record(log, &self.at, below, note).await?;
         }
         for (topic, place) in &self.targets {
@@ -215,8 +216,7 @@ pub(crate) async fn unwritten(
             continue;
         };
         let mut written = BTreeSet::new();
-        let note =
-            |stored: &StoredRecord| written.extend(hop::copy_name(&stored.record, group));
+        let note = |stored: &StoredRecord| written.extend(hop::copy_name(&stored.record, group));
         each_record(log, &at, last, note).await?;
         appends.retain(|append| {
             let name = hop::copy_name(&append.record, group);
@@ -320,7 +320,10 @@ mod tests {
         }
         assert!(copies.is_second(&name(0), 99_999), "so many are remembered");
         copies.note(&name(MAX_COPIES), 99_998);
-        assert!(!copies.is_second(&name(0), 99_999), "the oldest is forgotten");
+        assert!(
+            !copies.is_second(&name(0), 99_999),
+            "the oldest is forgotten"
+        );
         assert!(copies.is_second(&name(1), 99_999));
         assert_eq!(
             (copies.firsts.len(), copies.order.len()),

@@ -115,7 +115,10 @@ mod needs_kafka {
             // SIGSTOP: no destructor runs, no connection is closed.
             pause(&process).unwrap();
             let before = said.lock().len();
-            assert!(before < COUNT / 2, "it stands still in the middle: {before}");
+            assert!(
+                before < COUNT / 2,
+                "it stands still in the middle: {before}"
+            );
             // Another one gets its partition once the group has forgotten it.
             let calls: Arc<Mutex<Vec<String>>> = Arc::default();
             let note = Arc::clone(&calls);

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use tidegate_connector::parked::{ParkedModel, ParkedRates, ParkedStore};
 use tidegate_connector::{
-    AckMode, Binding, BindingBooks, BindingOptions, BoundHandler, ConcurrencyMode, Connector, HandOff,
-    HandlerAnswer, ListenerType, OrderingMode, StrictExhausted, TierOptions,
+    AckMode, Binding, BindingBooks, BindingOptions, BoundHandler, ConcurrencyMode, Connector,
+    HandOff, HandlerAnswer, ListenerType, OrderingMode, StrictExhausted, TierOptions,
 };
 use tidegate_core::books::Books;
 use tidegate_core::env::{Entropy, Env, Stream};
@@ -663,10 +663,19 @@ fn operate(slot: &Slot, node: &Node, commands: &'static [OperatorCommand]) {
 }
 
 /// Books and recount agree.
-fn check_audit(sim: &mut Sim, broker: &Node, log: &SimLog, store: &ParkedModel, options: BindingOptions) {
+fn check_audit(
+    sim: &mut Sim,
+    broker: &Node,
+    log: &SimLog,
+    store: &ParkedModel,
+    options: BindingOptions,
+) {
     let books = BindingBooks::new(Arc::new(log.clone()), vec![options.clone()]);
     let books = books.with_store(Some(Arc::new(store.clone())));
-    let audited = sim.block_on(broker, async move { books.audit().await.unwrap().remove(0) });
+    let audited = sim.block_on(
+        broker,
+        async move { books.audit().await.unwrap().remove(0) },
+    );
     assert_eq!(audited.missing, [], "{audited:?} {options:?}");
     assert_eq!(audited.unaccounted, 0, "{audited:?} {options:?}");
 }

@@ -75,7 +75,11 @@ pub(crate) async fn c24_a_hand_off_without_its_offset_is_found_again(scene: Scen
     connector.stop("orders").await.unwrap();
     assert_eq!(log.failed(), 1, "the session ended behind a hand-off");
     assert_eq!((copies, scene.letters(&options).await.len()), (1, 1));
-    assert_eq!(script.count("bad"), 2, "once in the topic, once in the tier");
+    assert_eq!(
+        script.count("bad"),
+        2,
+        "once in the topic, once in the tier"
+    );
     assert_eq!(script.count("dead"), 1);
     assert_booked(&connector, 3, 1).await;
 }

@@ -142,13 +142,19 @@ pub(crate) async fn c23_a_due_record_waits_at_most_the_delay_of_its_tier(scene: 
     let calls = script.calls();
     assert_eq!(script.values(), ["ahead", "due"]);
     let waited = calls[0].at - began;
-    assert!(waited >= delay, "by its own clock it is not due: {waited:?}");
+    assert!(
+        waited >= delay,
+        "by its own clock it is not due: {waited:?}"
+    );
     let slack = match scene.model.is_some() {
         true => Duration::from_millis(50),
         false => Duration::from_secs(5),
     };
     let waited = calls[1].at - began;
-    assert!(waited < delay + slack, "the one behind it waited {waited:?}");
+    assert!(
+        waited < delay + slack,
+        "the one behind it waited {waited:?}"
+    );
 }
 
 pub(crate) async fn c25_codes_decide_about_the_way(scene: Scene) {
