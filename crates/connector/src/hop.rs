@@ -205,7 +205,7 @@ pub(crate) fn shrunk(record: &Record) -> Record {
     with_headers(record, &headers)
 }
 
-/// What a group has committed at a partition, in short: the offset, and a checksum of its text.
+/// The last commit of a group at a partition, in short: its offset, and a checksum of its text.
 pub(crate) fn commit_state(committed: Option<&(i64, String)>) -> String {
     match committed {
         Some((next, text)) => format!("{next}.{:08x}", crc32c::crc32c(text.as_bytes())),

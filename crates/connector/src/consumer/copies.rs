@@ -90,7 +90,7 @@ impl KnownCopies {
 struct CopySearch {
     at: TopicPartition,
     position: i64,
-    /// What the group had committed there.
+    /// The last commit of the group there, in short.
     state: String,
     group: GroupName,
     /// Whether the partition holds copies itself.
