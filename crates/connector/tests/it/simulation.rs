@@ -423,13 +423,18 @@ fn books(log: &SimLog, parked: &Books, options: &BindingOptions) -> Books {
 }
 
 /// Each record that left the topic is in exactly one place, after each step.
-fn check_identity(books: &Books, sent: u64) {
+fn check_identity(books: &Books, sent: u64, options: &BindingOptions) {
     let account = books.account();
     // The records of the topic are not counted here, so whatever left it is missing under `queued`.
     let moved = account.retrying + account.parked + account.dead_lettered + account.delivered;
     assert_eq!(moved + account.lost.total(), -account.queued, "{account:?}");
     let places = [account.retrying, account.parked, account.dead_lettered];
-    assert!(places.iter().all(|count| *count >= 0), "{account:?}");
+    // A copy may be handled before the offset of its record is committed.
+    let is_early = options.hand_off == HandOff::AtLeastOnce;
+    assert!(
+        is_early || places.iter().all(|count| *count >= 0),
+        "{account:?}"
+    );
     assert!(account.delivered >= 0, "{account:?}");
     let sent = i64::try_from(sent).unwrap();
     assert!((-sent..=0).contains(&account.queued), "{account:?}");
@@ -551,7 +556,7 @@ pub(crate) fn play(seed: u64) -> u64 {
         check_main_path(&witness);
         let own = store.clone();
         let parked = sim.block_on(&broker, async move { own.count("g@orders").await.unwrap() });
-        check_identity(&books(&log, &parked.books, &options), sent);
+        check_identity(&books(&log, &parked.books, &options), sent, &options);
     }
     // The storm is over.
     faulty.set_full(false);
