@@ -201,11 +201,11 @@ fn appends(
     settled: &SettledRecord,
 ) -> impl Iterator<Item = Append> {
     let is_named = partition.leaves_copies && settled.is_handed_off();
-    let state = hop::commit_state(partition.committed.as_ref());
+    let state = is_named.then(|| hop::commit_state(partition.committed.as_ref()));
     settled.appends.iter().map(move |append| {
         let mut append = append.clone();
-        if is_named {
-            append.record = hop::as_copy(&append.record, &partition.at, offset, &state);
+        if let Some(state) = &state {
+            append.record = hop::as_copy(&append.record, &partition.at, offset, state);
         }
         append
     })
