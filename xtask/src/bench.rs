@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 
 const PACKAGE: &str = "tidegate-bench";
 /// Benches that measure on a server.
-const ON_SERVERS: [&str; 3] = ["api", "outbox", "queue"];
+const ON_SERVERS: [&str; 4] = ["api", "connector", "outbox", "queue"];
 /// The variable by which a bench is told of a folder with peers.
 const PEERS: &str = "TIDEGATE_BENCH_PEERS";
 const HEAD: [&str; 8] = [

@@ -68,7 +68,7 @@ impl LaneRun {
     pub(crate) async fn run(mut self, binding: Arc<BindingContext>) {
         let works = std::mem::take(&mut self.works);
         let mut finished = Vec::with_capacity(works.len());
-        match &binding.handler.0 {
+        match &binding.handler.kind {
             HandlerKind::Batch(_) => self.call_batch(&binding, works, &mut finished).await,
             HandlerKind::Single(_) => self.call_each(&binding, works, &mut finished).await,
         }
@@ -151,7 +151,7 @@ impl LaneRun {
         works: Vec<Work>,
         finished: &mut Vec<(Work, AttemptOutcome)>,
     ) {
-        let HandlerKind::Batch(act) = &binding.handler.0 else {
+        let HandlerKind::Batch(act) = &binding.handler.kind else {
             return;
         };
         let keep = |works: Vec<Work>, finished: &mut Vec<(Work, AttemptOutcome)>| {
@@ -237,7 +237,7 @@ fn same(failure: &Failure, count: usize) -> Vec<HandlerAnswer> {
 
 /// One attempt at one record.
 async fn attempt(binding: &BindingContext, work: &mut Work) -> AttemptOutcome {
-    let HandlerKind::Single(act) = &binding.handler.0 else {
+    let HandlerKind::Single(act) = &binding.handler.kind else {
         return AttemptOutcome::NotBegun;
     };
     if let Some(failure) = undecodable(binding, &work.record) {

@@ -23,7 +23,7 @@ use crate::gauges;
 use crate::handler::BoundHandler;
 use crate::ladder::Ladder;
 use crate::lifecycle::{ContainerState, LifecycleCommand};
-use crate::options::{BindingOptions, ConcurrencyMode, ListenerType, OrderingMode};
+use crate::options::{BindingOptions, ConcurrencyMode, HandOff, ListenerType, OrderingMode};
 use crate::parked::ParkedStore;
 use crate::signal::StopSignal;
 use crate::status::BindingStatus;
@@ -110,6 +110,22 @@ impl Binding {
                  call with those behind it"
                     .to_owned(),
             );
+        }
+        let is_early = options.hand_off == HandOff::AtLeastOnce;
+        if self.handler.sends && !options.transactional && !is_early {
+            problems.push(match options.ordering {
+                OrderingMode::KeyOrdered => {
+                    "the handler writes each record in one commit with its offset, and `ordering-mode` is \
+                     KEY_ORDERED, whose records settle in the store: set `hand-off` to at-least-once, or keep \
+                     another order"
+                        .to_owned()
+                }
+                OrderingMode::RelaxedInRetry | OrderingMode::Strict => {
+                    "the handler writes records, and `transactional` is false: set it, or set `hand-off` to \
+                     at-least-once"
+                        .to_owned()
+                }
+            });
         }
         if options.dlt.tells() && self.letters.is_none() {
             problems.push(
@@ -203,6 +219,16 @@ impl RegisteredBinding {
         if binding.options.ordering == OrderingMode::KeyOrdered && ports.store.is_none() {
             problems.push(
                 "`ordering-mode` is KEY_ORDERED, and the connector has no store for its records"
+                    .to_owned(),
+            );
+        }
+        if let Some(store) = &ports.store
+            && ports.log.is_shared()
+            && !store.is_shared()
+        {
+            problems.push(
+                "the store is SQLite, whose rows do not follow a partition to another machine, and the log \
+                 is shared by machines: use PostgreSQL"
                     .to_owned(),
             );
         }
@@ -319,7 +345,7 @@ impl RegisteredBinding {
             let (send, requests) = mpsc::unbounded_channel();
             running.requests.push(send);
             let name = options.container_name(seat.tier);
-            let span = span::consumer(&options.name, &seat, &context.host);
+            let span = span::consumer(options, &seat, &context.host);
             let work = consume(Arc::clone(context), seat, requests).instrument(span);
             running
                 .tasks

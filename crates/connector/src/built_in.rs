@@ -35,6 +35,10 @@ impl RecordHandler for ForwardHandler {
         record.send(Append::new(self.topic.clone(), copy));
         Ok(())
     }
+
+    fn sends(&self) -> bool {
+        true
+    }
 }
 
 /// Writes each record to the program's log.

@@ -14,6 +14,8 @@ use tidegate_log::{
     Append, Commit, Fence, Log, LogError, MAX_METADATA, OffsetCommit, Session, TopicPartition,
 };
 
+use crate::consumer::unwritten;
+use crate::hop;
 use crate::lanes::{PartitionWork, SettledRecord};
 use crate::marks::{EncodedMarks, Ranges};
 use crate::options::HandOff;
@@ -124,8 +126,10 @@ impl CommitPlan {
                 changed.insert(part.at.clone());
             }
             let settled = || part.taken.values().chain(part.leaving.values());
-            let appends = settled().flat_map(|settled| settled.appends.iter().cloned());
-            commit.appends.extend(appends);
+            let all = part.taken.iter().chain(&part.leaving);
+            for (offset, settled) in all {
+                commit.appends.extend(appends(partition, *offset, settled));
+            }
             commit.offsets.push(OffsetCommit {
                 at: part.at.clone(),
                 fence: part.fence,
@@ -188,6 +192,23 @@ impl CommitPlan {
     pub(crate) fn has_hand_offs(&self) -> bool {
         !self.commit.appends.is_empty()
     }
+}
+
+/// The records that are written for a settled one. Where a crash may leave them, each names what it is a copy of.
+fn appends(
+    partition: &PartitionWork,
+    offset: i64,
+    settled: &SettledRecord,
+) -> impl Iterator<Item = Append> {
+    let is_named = partition.leaves_copies && settled.is_handed_off();
+    let state = is_named.then(|| hop::commit_state(partition.committed.as_ref()));
+    settled.appends.iter().map(move |append| {
+        let mut append = append.clone();
+        if let Some(state) = &state {
+            append.record = hop::as_copy(&append.record, &partition.at, offset, state);
+        }
+        append
+    })
 }
 
 /// The hand-offs of a partition that are not part of the commit.
@@ -364,6 +385,10 @@ pub(crate) struct Committer {
     pub(crate) log: Arc<dyn Log>,
     pub(crate) group: GroupName,
     pub(crate) hand_off: HandOff,
+    /// The group of the binding, whose copies they are.
+    pub(crate) owner: GroupName,
+    /// Whether an append got no answer, so that some of its records may be there.
+    pub(crate) is_in_doubt: bool,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) store: Option<Arc<dyn ParkedStore>>,
 }
@@ -400,8 +425,7 @@ impl Committer {
         }
         let is_early = self.hand_off == HandOff::AtLeastOnce || is(PlantedBug::ZombieCommit);
         if is_early && !commit.appends.is_empty() {
-            let appends: Vec<Append> = std::mem::take(&mut commit.appends);
-            let written = self.log.append(appends).await;
+            let written = self.write(std::mem::take(&mut commit.appends)).await;
             written.map_err(|error| FailedCommit {
                 error,
                 is_handed_off: false,
@@ -429,6 +453,17 @@ impl Committer {
             error,
             is_handed_off,
         })
+    }
+
+    /// Writes records before their offsets.
+    async fn write(&self, mut appends: Vec<Append>) -> Result<(), LogError> {
+        if self.is_in_doubt {
+            appends = unwritten(&*self.log, &self.owner, appends).await?;
+        }
+        if !appends.is_empty() {
+            self.log.append(appends).await?;
+        }
+        Ok(())
     }
 
     /// Whether the log holds what was to be committed. All of it is there, or nothing: one partition tells.

@@ -25,11 +25,13 @@ use crate::binding::BindingContext;
 use crate::commit::{CommitPart, CommitPlan, CommitRoom, CommitScope, Committer, FailedCommit};
 use crate::handler::ConsumerName;
 use crate::lanes::{LaneKey, PartitionWork, RunningLane, Work};
-use crate::options::ConcurrencyMode;
+use crate::options::{ConcurrencyMode, HandOff};
 use crate::parked::PartitionPark;
 use crate::planted_bugs::{PlantedBug, is};
-use copies::RecentCopies;
+use copies::{SearchUnderWay, searched};
 use park::{StoreCallUnderWay, answered};
+
+pub(crate) use copies::{KnownCopies, unwritten};
 
 /// Bytes of records that a consumer of the main topic holds per partition.
 const MAX_HELD_BYTES: usize = 16 * 1024 * 1024;
@@ -83,7 +85,6 @@ pub(crate) async fn consume(
     seat: ConsumerSeat,
     mut requests: mpsc::UnboundedReceiver<GiveUpRequest>,
 ) {
-    let label = binding.options.container_name(seat.tier);
     let backoff = Backoff::exponential(Duration::from_millis(200), 2.0, Duration::from_secs(30));
     let mut failures = 0;
     while !binding.stop.is_set() {
@@ -98,16 +99,14 @@ pub(crate) async fn consume(
                 failures = 0;
                 let mut consumer = Consumer::new(Arc::clone(&binding), seat.clone(), session);
                 let end = consumer.run(&mut requests).await;
+                if let SessionEnd::Lost(_) = &end {
+                    consumer.end_commit().await;
+                }
                 consumer.forget_all();
                 match end {
                     SessionEnd::Stopped => break,
                     SessionEnd::Fatal(why) => {
-                        tracing::error!(
-                            binding = binding.options.name,
-                            consumer = label,
-                            why,
-                            "stopped"
-                        );
+                        tracing::error!(binding = binding.options.name, why, "stopped");
                         binding.status.lock().fatal = Some(why);
                         binding.gate.end();
                         binding.stop_all();
@@ -120,7 +119,7 @@ pub(crate) async fn consume(
             Err(error) => error,
         };
         failures += 1;
-        tracing::warn!(binding = binding.options.name, consumer = label, %error, "not a member");
+        tracing::warn!(binding = binding.options.name, %error, "not a member");
         binding.status.lock().not_joined(&seat, error.to_string());
         let wait = backoff.wait_without_jitter(failures - 1);
         tokio::select! {
@@ -202,8 +201,7 @@ struct Consumer {
     must_stop: Option<String>,
     stop_by: Option<Duration>,
     poll_after: Duration,
-    /// Copies that a tier has seen, for hand-offs that are made at least once.
-    copies: RecentCopies,
+    search: Option<SearchUnderWay>,
     store_call: Option<StoreCallUnderWay>,
     /// The partition that the store was last asked about.
     store_turn: Option<TopicPartition>,
@@ -214,6 +212,7 @@ impl Consumer {
         let (report_to, reports) = mpsc::unbounded_channel();
         let name = ConsumerName {
             binding: binding.options.name.clone(),
+            container: binding.options.container_name(seat.tier),
             group: seat.group.to_string(),
             instance: seat.instance(&binding.host),
         };
@@ -222,6 +221,8 @@ impl Consumer {
             log: Arc::clone(&binding.log),
             group: seat.group.clone(),
             hand_off: binding.options.hand_off,
+            owner: binding.options.group.clone(),
+            is_in_doubt: false,
             clock: Arc::clone(&binding.clock),
             store: binding.store.clone(),
         };
@@ -245,7 +246,7 @@ impl Consumer {
             must_stop: None,
             stop_by: None,
             poll_after: Duration::ZERO,
-            copies: RecentCopies::default(),
+            search: None,
             store_call: None,
             store_turn: None,
         }
@@ -266,6 +267,7 @@ impl Consumer {
             self.hand_back().await;
             self.begin_runs();
             self.begin_commit();
+            self.begin_search();
             self.begin_store_call();
             if let Some(why) = self.must_stop.take() {
                 return SessionEnd::Fatal(why);
@@ -299,6 +301,11 @@ impl Consumer {
                         return end;
                     }
                 }
+                (at, fence, found) = searched(&mut self.search) => {
+                    if let Some(end) = self.on_searched(&at, fence, found) {
+                        return end;
+                    }
+                }
                 Some(report) = self.reports.recv() => {
                     self.on_report(report);
                     while let Ok(report) = self.reports.try_recv() {
@@ -309,6 +316,15 @@ impl Consumer {
                 () = binding.gate.changes().after(seen) => {}
                 () = clock.sleep(wake) => {}
             }
+        }
+    }
+
+    /// Waits for a commit that may write copies: they must lie there before they are looked for.
+    async fn end_commit(&mut self) {
+        let is_early = self.binding.options.hand_off == HandOff::AtLeastOnce;
+        if is_early && self.commit.is_some() {
+            let clock = Arc::clone(&self.binding.clock);
+            clock.within(RELEASE_TIMEOUT, made(&mut self.commit)).await;
         }
     }
 
@@ -551,9 +567,9 @@ impl Consumer {
         let (mut hold, mut let_on) = (Vec::new(), Vec::new());
         for (at, partition) in &mut self.partitions {
             let reach = partition.tracker.reach();
-            let waits = partition.park.as_ref().is_some_and(|park| {
-                !park.is_open() || park.is_full(options.key_ordered.max_parked, limit)
-            });
+            let park = partition.park.as_ref();
+            let is_full = park.is_some_and(|p| p.is_full(options.key_ordered.max_parked, limit));
+            let waits = is_full || !partition.is_open();
             let is_full = partition.queued >= limit
                 || partition.queued_bytes >= bytes
                 || reach >= ahead

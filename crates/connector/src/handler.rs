@@ -30,6 +30,8 @@ pub struct ConsumedRecord {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConsumerName {
     pub(crate) binding: String,
+    /// The name of its consumers in the program's log.
+    pub(crate) container: String,
     pub(crate) group: String,
     /// The host and the number of the consumer.
     pub(crate) instance: String,
@@ -223,6 +225,12 @@ pub type HandlerAnswer = Result<(), HandlerFailure>;
 pub trait RecordHandler: Send + Sync + 'static {
     /// Handles one record.
     fn handle(&self, record: &ConsumedRecord) -> impl Future<Output = HandlerAnswer> + Send;
+
+    /// Whether it writes a record for each one that it handles ([`ConsumedRecord::send`]). A binding that allows
+    /// no outputs refuses such a handler when it is registered.
+    fn sends(&self) -> bool {
+        false
+    }
 }
 
 /// Handles the records of a batch in one call.
@@ -250,7 +258,11 @@ type BatchFn =
 /// # drop(handler);
 /// ```
 #[derive(Clone)]
-pub struct BoundHandler(pub(crate) HandlerKind);
+pub struct BoundHandler {
+    pub(crate) kind: HandlerKind,
+    /// Whether it writes a record for each one that it handles.
+    pub(crate) sends: bool,
+}
 
 #[derive(Clone)]
 pub(crate) enum HandlerKind {
@@ -261,12 +273,15 @@ pub(crate) enum HandlerKind {
 impl BoundHandler {
     /// A handler of single records.
     pub fn new(handler: impl RecordHandler) -> Self {
-        let handler = Arc::new(handler);
+        let (sends, handler) = (handler.sends(), Arc::new(handler));
         let act = move |record: Arc<ConsumedRecord>| -> BoxFuture<'static, HandlerAnswer> {
             let handler = Arc::clone(&handler);
             Box::pin(async move { handler.handle(&record).await })
         };
-        Self(HandlerKind::Single(Arc::new(act)))
+        Self {
+            kind: HandlerKind::Single(Arc::new(act)),
+            sends,
+        }
     }
 
     /// A closure as the handler of single records.
@@ -280,7 +295,10 @@ impl BoundHandler {
             // Inside, so that a panic of the closure itself is caught as well.
             Box::pin(async move { act(record).await })
         };
-        Self(HandlerKind::Single(Arc::new(act)))
+        Self {
+            kind: HandlerKind::Single(Arc::new(act)),
+            sends: false,
+        }
     }
 
     /// A closure that gets the value as a type, read from JSON; none is a tombstone. A value that is not
@@ -315,12 +333,15 @@ impl BoundHandler {
                 let handler = Arc::clone(&handler);
                 Box::pin(async move { handler.handle_batch(&records).await })
             };
-        Self(HandlerKind::Batch(Arc::new(act)))
+        Self {
+            kind: HandlerKind::Batch(Arc::new(act)),
+            sends: false,
+        }
     }
 
     /// Whether it takes whole batches.
     pub(crate) fn is_batch(&self) -> bool {
-        match self.0 {
+        match self.kind {
             HandlerKind::Batch(_) => true,
             HandlerKind::Single(_) => false,
         }

@@ -205,6 +205,58 @@ pub(crate) fn shrunk(record: &Record) -> Record {
     with_headers(record, &headers)
 }
 
+/// The last commit of a group at a partition, in short: its offset, and a checksum of its text.
+pub(crate) fn commit_state(committed: Option<&(i64, String)>) -> String {
+    match committed {
+        Some((next, text)) => format!("{next}.{:08x}", crc32c::crc32c(text.as_bytes())),
+        None => "-".to_owned(),
+    }
+}
+
+/// A record for a tier or the dead letters that names what it is a copy of: the record at this offset, handed off
+/// before the commit that follows `state`.
+pub(crate) fn as_copy(record: &Record, of: &TopicPartition, offset: i64, state: &str) -> Record {
+    let mut copy = record.clone();
+    let value = format!("{of}@{offset}@{state}");
+    copy.headers.push(name::COPY_OF, Some(value.as_bytes()));
+    copy
+}
+
+/// The name of a copy that this group made: another record of that name was written by the same hand-off.
+pub(crate) fn copy_name(record: &Record, group: &GroupName) -> Option<String> {
+    let headers = &record.headers;
+    let of = text(headers, name::COPY_OF).filter(|_| is_of(headers, group))?;
+    let at = text(headers, name::RETRY_TIMESTAMP).or(text(headers, name::DLT_TIMESTAMP))?;
+    Some(format!("{of}@{at}"))
+}
+
+/// The offset of the record in this partition that a copy was made of, before the commit that follows `state`.
+pub(crate) fn source_of(
+    record: &Record,
+    group: &GroupName,
+    of: &TopicPartition,
+    state: &str,
+) -> Option<i64> {
+    let headers = &record.headers;
+    let value = text(headers, name::COPY_OF).filter(|_| is_of(headers, group))?;
+    let (source, after) = value.rsplit_once('@')?;
+    let (at, offset) = source.rsplit_once('@')?;
+    let is_it = after == state && at == of.to_string();
+    is_it.then(|| offset.parse().ok()).flatten()
+}
+
+fn is_of(headers: &Headers, group: &GroupName) -> bool {
+    text(headers, name::GROUP) == Some(group.as_str())
+}
+
+/// A checksum over key and value.
+pub(crate) fn content_sum(record: &Record) -> u32 {
+    [&record.key, &record.value].iter().fold(0, |sum, part| {
+        let sum = crc32c::crc32c_append(sum, &[u8::from(part.is_some())]);
+        crc32c::crc32c_append(sum, part.as_deref().unwrap_or_default())
+    })
+}
+
 fn text<'a>(headers: &'a Headers, name: &str) -> Option<&'a str> {
     std::str::from_utf8(headers.get(name)?).ok()
 }
@@ -329,6 +381,43 @@ mod tests {
         }
         assert_eq!(sizes.len(), 9);
         assert!(sizes.iter().all(|size| *size < 2_000), "{sizes:?}");
+    }
+
+    #[test]
+    fn c24_a_copy_names_its_record_and_the_commit_before_it() {
+        let (group, other) = (GroupName::new("g").unwrap(), GroupName::new("h").unwrap());
+        let lies = stored(7, Record::new("v").key("k"));
+        let mut history = RetryHistory::read(&at("orders"), &lies, TierIndex(0));
+        let code = Code::from_static("timeout.read");
+        history.fail(1, &Failure::transient(code, ""), 1_000);
+        let id = EventId::from_u128(7);
+        let (none, some) = (None, Some((7, "tg1.AA.00000000".to_owned())));
+        let rung = Ladder(vec![1]).after(Rung::MAIN).unwrap();
+        let hop = history.to_tier(&lies.record, id, rung, &group, 1_000);
+        for held in [none, some] {
+            let state = commit_state(held.as_ref());
+            let copy = as_copy(&hop, &at("orders"), 7, &state);
+            let source =
+                |of: &TopicPartition, group, state: &str| source_of(&copy, group, of, state);
+            assert_eq!(source(&at("orders"), &group, &state), Some(7));
+            assert_eq!(source(&at("orders"), &other, &state), None);
+            assert_eq!(source(&at("others"), &group, &state), None);
+            let later = commit_state(Some(&(7, String::new())));
+            assert_eq!(source(&at("orders"), &group, &later), None);
+            let again = history.to_tier(&lies.record, id, rung, &group, 1_001);
+            let again = as_copy(&again, &at("orders"), 7, &state);
+            assert_eq!(copy_name(&copy, &group), copy_name(&copy.clone(), &group));
+            assert_ne!(copy_name(&copy, &group), copy_name(&again, &group));
+            assert_eq!(copy_name(&copy, &other), None);
+            assert_eq!(content_sum(&copy), content_sum(&lies.record));
+            // The next hop names its own record.
+            let passed = stored(3, copy);
+            let history = RetryHistory::read(&at("orders.retry-1"), &passed, TierIndex(1));
+            let hop = history.to_tier(&passed.record, id, rung, &group, 1_002);
+            assert_eq!(hop.headers.get(name::COPY_OF), None);
+        }
+        let (empty, tombstone) = (Record::new(""), Record::tombstone());
+        assert_ne!(content_sum(&empty), content_sum(&tombstone));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tidegate_core::env::Task;
 use tidegate_core::{EventId, Failure};
 use tidegate_log::{Append, Batch, Fence, TopicPartition};
 
+use crate::consumer::KnownCopies;
 use crate::handler::ConsumedRecord;
 use crate::hop::RetryHistory;
 use crate::marks::Ranges;
@@ -138,13 +139,28 @@ pub(crate) struct SettledRecord {
     pub(crate) appends: Vec<Append>,
     /// The reason, of a dead letter.
     pub(crate) reason: Option<Reason>,
-    /// Which delivery within its tier it was, from 1; 0 where that does not matter.
-    pub(crate) delivery: u32,
     /// The record itself, if something is written for it: the log may refuse that.
     pub(crate) work: Option<Box<Work>>,
 }
 
 impl SettledRecord {
+    /// A record for which nothing is to be written.
+    pub(crate) fn silent(event_id: EventId, moved: Option<(Place, Place)>) -> Self {
+        Self {
+            event_id,
+            moved,
+            appends: Vec::new(),
+            reason: None,
+            work: None,
+        }
+    }
+
+    /// Whether it is written somewhere else, and settled by that.
+    pub(crate) fn is_handed_off(&self) -> bool {
+        let is_output = matches!(&self.moved, Some((_, Place::Delivered)));
+        !self.appends.is_empty() && !is_output
+    }
+
     /// Bytes that are written for it.
     pub(crate) fn size(&self) -> usize {
         let records = self.appends.iter();
@@ -184,8 +200,13 @@ pub(crate) struct PartitionWork {
     pub(crate) standing_since: Duration,
     /// Its rows in the store, if there is a store.
     pub(crate) park: Option<PartitionPark>,
-    /// Records that came before its progress was read.
+    /// Records that came before its progress was read, or its copies were known.
     pub(crate) early: Vec<Batch>,
+    /// Whether a hand-off is written before its offset is committed, so that a crash leaves copies.
+    pub(crate) leaves_copies: bool,
+    /// Whether copies of its records are still looked for.
+    pub(crate) is_searching: bool,
+    pub(crate) copies: KnownCopies,
 }
 
 impl PartitionWork {
@@ -218,7 +239,16 @@ impl PartitionWork {
             standing_since: now,
             park: None,
             early: Vec::new(),
+            leaves_copies: false,
+            is_searching: false,
+            copies: KnownCopies::default(),
         }
+    }
+
+    /// Whether its records may come in: nothing must be read first.
+    pub(crate) fn is_open(&self) -> bool {
+        let has_read = self.park.as_ref().is_none_or(PartitionPark::is_open);
+        has_read && !self.is_searching
     }
 
     /// Whether the records of its keys settle in their order.

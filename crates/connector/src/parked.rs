@@ -142,6 +142,9 @@ pub struct ParkedCount {
 
 /// The store of bindings.
 pub trait ParkedStore: Send + Sync + fmt::Debug {
+    /// Whether other machines reach it too, so that its rows follow a partition there.
+    fn is_shared(&self) -> bool;
+
     /// Takes the lease of a partition for `span`; none while another owner holds it.
     fn acquire<'a>(
         &'a self,

@@ -6,6 +6,7 @@ use tracing::Span;
 
 use crate::consumer::ConsumerSeat;
 use crate::handler::ConsumedRecord;
+use crate::options::BindingOptions;
 
 /// The header of producers that name the trace alone.
 const TRACE_ID: &str = "trace_id";
@@ -25,10 +26,11 @@ pub(crate) fn trace_id(headers: &Headers) -> String {
 }
 
 /// The span around everything that a consumer does, so that each of its lines tells whose it is.
-pub(crate) fn consumer(binding: &str, seat: &ConsumerSeat, host: &str) -> Span {
+pub(crate) fn consumer(options: &BindingOptions, seat: &ConsumerSeat, host: &str) -> Span {
     tracing::info_span!(
         "consumer",
-        binding,
+        binding = options.name,
+        container = options.container_name(seat.tier),
         topic = %seat.topic,
         consumerGroup = %seat.group,
         consumerInstance = seat.instance(host),
@@ -41,6 +43,7 @@ pub(crate) fn process(record: &ConsumedRecord) -> Span {
     tracing::info_span!(
         "consumer.process",
         binding = record.binding(),
+        container = record.consumer().container,
         topic = %record.topic(),
         partition = %record.partition(),
         offset = %record.offset(),
@@ -61,6 +64,7 @@ pub(crate) fn process_batch(records: &[std::sync::Arc<ConsumedRecord>]) -> Span 
     tracing::info_span!(
         "consumer.process",
         binding = first.binding(),
+        container = first.consumer().container,
         topic = %first.topic(),
         partition = %first.partition(),
         offset = %first.offset(),

@@ -52,6 +52,11 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// The name of this log, from which records that carry no id get theirs.
     fn cluster(&self) -> &str;
 
+    /// Whether other machines use it too, so that the next owner of a partition may be on one of them.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Makes a topic. Returns when it would survive a crash and can be used.
     ///
     /// If it is there already: with as many partitions, its other settings are changed to these;

@@ -135,6 +135,10 @@ impl Log for NodeLog {
         self.log.cluster()
     }
 
+    fn is_shared(&self) -> bool {
+        self.log.is_shared()
+    }
+
     fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         self.calls.call(self.log.create_topic(topic, config))
     }

@@ -241,8 +241,9 @@ async fn bind(process: &mut Process, mut options: BindingOptions) -> Result<Bind
         BoundHandler::new(HttpHandler::new(url)?)
     } else if let Some(topic) = config.text(&format!("{handler}.forward.topic")) {
         let topic = named(&config, &format!("{handler}.forward.topic"), topic)?;
-        // Copy and offset are one commit, unless the file says otherwise.
-        options.transactional = options.hand_off == HandOff::Transactional;
+        // Copy and offset are one commit, unless the file says otherwise. Ordered keys refuse that by name.
+        options.transactional = options.hand_off == HandOff::Transactional
+            && options.ordering != OrderingMode::KeyOrdered;
         BoundHandler::new(ForwardHandler::new(topic))
     } else if config.is_set(&format!("{handler}.queue")) {
         let (store, shown) = process.store().await?;

@@ -182,3 +182,36 @@ eventbus:
     });
     assert_eq!(of_codes.count(), 6, "{warnings:?}");
 }
+
+#[test]
+fn ordered_keys_and_a_copy_in_one_commit_are_refused_before_a_start() {
+    const CONFIG: &str = "
+log: {topics: {orders: {partitions: 1}, copies: {partitions: 1}}}
+store: {url: \"sqlite://shop.db\"}
+eventbus:
+  bindings:
+    copies:
+      topic: orders
+      group-id: copies
+      ordering-mode: KEY_ORDERED
+      handler: {forward: {topic: copies}}
+";
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tidegate.yaml");
+    std::fs::write(&file, CONFIG).unwrap();
+    let ran = run_in(dir.path(), &["check", "-o", "json"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stdout);
+    let problems = ran.json()["problems"].as_array().unwrap().clone();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(
+        problems[0]["path"],
+        "eventbus.bindings.copies.handler.forward"
+    );
+    let ran = run_in(dir.path(), &["run"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("KEY_ORDERED"), "{}", ran.stderr);
+    let early = CONFIG.replace("KEY_ORDERED", "KEY_ORDERED\n      hand-off: at-least-once");
+    std::fs::write(&file, early).unwrap();
+    let ran = run_in(dir.path(), &["check"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+}

@@ -11,6 +11,7 @@ pub(super) fn check(binding: &View<'_>, findings: &mut Findings<'_>) {
     is_default_cluster(binding, findings);
     is_built(binding, findings);
     keeps_its_order(binding, findings);
+    forwards_in_one_commit(binding, findings);
     warn_about_the_rest(binding, findings);
     has_handler(binding, findings);
 }
@@ -120,6 +121,35 @@ fn keeps_its_order(binding: &View<'_>, findings: &mut Findings<'_>) {
             findings.problem(problem.also(&other.spot));
         }
     }
+}
+
+/// A copy is one commit with its offset, and a record whose key is ordered may settle in the store.
+fn forwards_in_one_commit(binding: &View<'_>, findings: &mut Findings<'_>) {
+    let (key, word) = ("ordering-mode", "KEY_ORDERED");
+    let order = binding
+        .entry(key)
+        .filter(|entry| entry.text() == Some(word));
+    let handler = binding.at(&["handler"]);
+    let forward = handler
+        .as_ref()
+        .and_then(|handler| handler.entry("forward"));
+    let (Some(order), Some(handler), Some(forward)) = (order, handler.as_ref(), forward) else {
+        return;
+    };
+    let transactional = binding.entry("transactional");
+    let is_told = transactional.is_some_and(|entry| entry.flag() == Some(true));
+    if is_told || binding.text("hand-off") == Some("at-least-once") {
+        return;
+    }
+    let place = findings.place(&order.spot);
+    let message = format!(
+        "writes each record in one commit with its offset, and `{key}` is {word} ({place}): its records \
+         settle in the store"
+    );
+    let path = handler.path.name("forward");
+    let problem = findings.at(&forward.key_spot(), &path, message);
+    let hint = "set `hand-off: at-least-once`, or keep another order".to_owned();
+    findings.problem(problem.hint(hint).also(&order.spot));
 }
 
 /// Keys that are read and do nothing yet.

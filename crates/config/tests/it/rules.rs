@@ -120,6 +120,21 @@ fn strict_order_has_no_tiers() {
 }
 
 #[test]
+fn ordered_keys_refuse_a_copy_that_is_one_commit_with_its_offset() {
+    let forward = |keys: &str| {
+        binding(&format!(
+            "      ordering-mode: KEY_ORDERED\n      handler: {{forward: {{topic: copies}}}}\n{keys}"
+        ))
+    };
+    insta::assert_snapshot!(forward(""), @"tidegate.yaml:7:17: eventbus.bindings.orders.handler.forward: writes each record in one commit with its offset, and `ordering-mode` is KEY_ORDERED (line 6): its records settle in the store (set `hand-off: at-least-once`, or keep another order)");
+    assert_eq!(forward("      hand-off: at-least-once\n"), "");
+    // One error for one mistake.
+    let told = forward("      transactional: true\n");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(told.contains("orders.transactional"), "{told}");
+}
+
+#[test]
 fn ordered_keys_on_a_broker_need_a_store_that_is_shared() {
     let on_kafka = |store: &str| {
         problems(&format!(

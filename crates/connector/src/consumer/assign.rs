@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tidegate_core::Offset;
-use tidegate_core::books::LossReason;
+use tidegate_core::books::{LossReason, Place};
 use tidegate_log::{
     Assignment, Batch, Fence, LogError, SessionEvent, StartAt, StoredRecord, TopicPartition,
 };
@@ -13,7 +13,7 @@ use tidegate_log::{
 use super::{Consumer, RELEASE_SHARE, RELEASE_TIMEOUT, SessionEnd};
 use crate::commit::CommitPlan;
 use crate::handler::ConsumedRecord;
-use crate::hop::RetryHistory;
+use crate::hop::{self, RetryHistory};
 use crate::lanes::{DueTime, LaneKey, PartitionWork, SettledRecord, Work};
 use crate::marks::Ranges;
 use crate::options::HandOff;
@@ -106,6 +106,11 @@ impl Consumer {
         // A pause of an earlier assignment holds in the session until it is resumed.
         work.is_held_back = true;
         self.begin_park(&mut work, ranges, notes);
+        if self.binding.options.hand_off == HandOff::AtLeastOnce {
+            (work.leaves_copies, work.is_searching) = (true, true);
+            // The session hands records out until it is paused.
+            work.is_held_back = false;
+        }
         self.show(&work);
         self.partitions.insert(at, work);
     }
@@ -134,9 +139,7 @@ impl Consumer {
     }
 
     pub(super) fn on_records(&mut self, fence: Fence, batch: Batch) {
-        let is_early = |found: &&mut PartitionWork| {
-            found.fence == fence && found.park.as_ref().is_some_and(|park| !park.is_open())
-        };
+        let is_early = |found: &&mut PartitionWork| found.fence == fence && !found.is_open();
         if let Some(early) = self.partitions.get_mut(&batch.at).filter(is_early) {
             early.early.push(batch);
             return;
@@ -153,6 +156,10 @@ impl Consumer {
         }
         telemetry::batch(&self.binding.options.name, records.len());
         let was_idle = partition.tracker.open_count() == 0;
+        if partition.leaves_copies && self.seat.tier.0 > 0 {
+            let group = &self.binding.options.group;
+            partition.copies.note_all(&records, group);
+        }
         let mut new = Vec::with_capacity(records.len());
         for stored in records {
             if partition.tracker.hand_out(stored.offset.0) {
@@ -184,25 +191,22 @@ impl Consumer {
         let tier = self.seat.tier;
         let event_id = stored.event_id(binding.log.cluster(), at);
         let now_ms = binding.clock.now_ms();
+        let offset = stored.offset.0;
         let mut due = None;
         let mut history = None;
         if tier.0 > 0 {
             let read = RetryHistory::read(at, &stored, tier);
-            let own = binding.options.group.as_str();
-            let is_foreign = read.group.as_deref().is_some_and(|group| group != own);
-            let is_repeated = binding.options.hand_off == HandOff::AtLeastOnce
-                && self.copies.has(event_id, read.rung.delivery);
-            if is_foreign || is_repeated {
+            let own = &binding.options.group;
+            let is_foreign = read
+                .group
+                .as_deref()
+                .is_some_and(|group| group != own.as_str());
+            let is_second = partition.leaves_copies
+                && hop::copy_name(&stored.record, own)
+                    .is_some_and(|name| partition.copies.is_second(&name, offset));
+            if is_foreign || is_second {
                 // Another group's record is in the books of that group, and a second copy is in no books.
-                let nothing = SettledRecord {
-                    event_id,
-                    moved: None,
-                    appends: Vec::new(),
-                    reason: None,
-                    delivery: 0,
-                    work: None,
-                };
-                partition.settle(stored.offset.0, nothing);
+                partition.settle(offset, SettledRecord::silent(event_id, None));
                 return;
             }
             let delay = binding.options.delay(tier);
@@ -213,6 +217,22 @@ impl Consumer {
                 at_latest: now + delay,
             });
             history = Some(Box::new(read));
+        }
+        if let Some(place) = partition
+            .copies
+            .take_written(offset, event_id, &stored.record)
+        {
+            tracing::info!(
+                binding = binding.options.name, %at, offset, event = %event_id, place = %place,
+                "handed off before a crash; settled by that copy"
+            );
+            let from = match tier.0 {
+                0 => Place::Queued,
+                _ => Place::Retrying,
+            };
+            let moved = (from != place).then_some((from, place));
+            partition.settle(offset, SettledRecord::silent(event_id, moved));
+            return;
         }
         let name = Arc::clone(&self.name);
         let record = ConsumedRecord::new(at.clone(), stored, event_id, tier, now_ms, name);
@@ -343,7 +363,7 @@ impl Consumer {
         let is_alone = |found: &&PartitionWork| {
             found.lost_below.is_some()
                 && found.let_go_by.is_none()
-                && found.park.as_ref().is_none_or(PartitionPark::is_open)
+                && found.is_open()
                 && found.tracker.in_hand() == 0
                 && found.pending.is_empty()
         };

@@ -112,14 +112,7 @@ async fn make(
 
 /// A record whose row is in the store.
 fn as_parked(row: &ParkedRow, from: Place) -> SettledRecord {
-    SettledRecord {
-        event_id: row.event_id,
-        moved: Some((from, Place::Parked)),
-        appends: Vec::new(),
-        reason: None,
-        delivery: 0,
-        work: None,
-    }
+    SettledRecord::silent(row.event_id, Some((from, Place::Parked)))
 }
 
 impl PartitionWork {
@@ -196,7 +189,9 @@ impl Consumer {
             let Some(partition) = self.partitions.get_mut(&at) else {
                 continue;
             };
-            let Some(park) = partition.park.as_mut() else {
+            let is_searching = partition.is_searching;
+            let park = partition.park.as_mut();
+            let Some(park) = park.filter(|_| !is_searching) else {
                 continue;
             };
             let Some(kind) = park.next_call(now) else {
@@ -303,8 +298,7 @@ impl Consumer {
             (_, StoreAnswer::Progress(_) | StoreAnswer::Dropped) => {}
         }
         let partition = self.partitions.get_mut(&at)?;
-        let is_open = partition.park.as_ref().is_some_and(PartitionPark::is_open);
-        if is_open && !was_open {
+        if partition.is_open() && !was_open {
             for batch in std::mem::take(&mut partition.early) {
                 self.on_records(fence, batch);
             }
@@ -350,6 +344,17 @@ impl Consumer {
     fn take_rows(&mut self, at: &TopicPartition, rows: Vec<ParkedRow>) {
         let mut works = Vec::new();
         for row in rows {
+            let Some(partition) = self.partitions.get_mut(at) else {
+                return;
+            };
+            let (offset, id) = (row.offset.0, row.event_id);
+            if let Some(place) = partition.copies.take_written(offset, id, &row.record) {
+                let settled = SettledRecord::silent(id, Some((Place::Parked, place)));
+                if let Some(park) = &mut partition.park {
+                    park.leave(offset, settled);
+                }
+                continue;
+            }
             let Some(target) = &row.target else {
                 works.push(self.work_of(at, row));
                 continue;
@@ -368,7 +373,6 @@ impl Consumer {
                 moved: Some((Place::Parked, place)),
                 appends: vec![append],
                 reason: None,
-                delivery: 0,
                 work: None,
             };
             let partition = self.partitions.get_mut(at);

@@ -23,6 +23,21 @@ const HAND_OFF_GROUP: Duration = Duration::from_millis(5);
 /// The longest time that settled records wait for the rest of their batch, with `ack-mode: MANUAL`.
 const MANUAL_WAIT: Duration = Duration::from_secs(1);
 
+/// Whether records of an append that failed may lie in their topics.
+fn may_be_written(error: &LogError) -> bool {
+    !matches!(
+        error,
+        LogError::UnknownTopic { .. }
+            | LogError::UnknownPartition { .. }
+            | LogError::RecordTooLarge { .. }
+            | LogError::HeaderTooLong { .. }
+            | LogError::CommitTooLarge { .. }
+            | LogError::Full { .. }
+            | LogError::Overloaded { .. }
+            | LogError::Disk { .. }
+    )
+}
+
 impl Consumer {
     pub(super) fn on_report(&mut self, report: RunReport) {
         let RunReport {
@@ -78,6 +93,10 @@ impl Consumer {
             self.park_behind(&at, work);
         }
         self.want_commit(&at);
+        // A key that is blocked from now on is told at once.
+        if let Some(partition) = self.partitions.get(&at).filter(|_| lane.is_parked()) {
+            self.show(partition);
+        }
     }
 
     /// Where a record is by the books.
@@ -113,7 +132,6 @@ impl Consumer {
             // A record that goes from tier to tier stays where it is in the books.
             moved: (from != to).then_some((from, to)),
             reason,
-            delivery: work.delivery(),
             work: (!appends.is_empty()).then(|| Box::new(work)),
             appends,
         };
@@ -170,6 +188,7 @@ impl Consumer {
                 if !self.has_blocked() {
                     self.is_written();
                 }
+                self.committer.is_in_doubt &= !has_hand_offs;
                 for part in parts {
                     self.committed(part);
                 }
@@ -210,11 +229,6 @@ impl Consumer {
         let count = settled().filter(delivered).count() as u64;
         if count > 0 {
             telemetry::processed(&binding, &at.topic, at.partition, count);
-        }
-        if self.seat.tier.0 > 0 && self.binding.options.hand_off == HandOff::AtLeastOnce {
-            for settled in taken.values().filter(|settled| settled.delivery > 0) {
-                self.copies.remember(settled.event_id, settled.delivery);
-            }
         }
         for reason in settled().filter_map(|settled| settled.reason) {
             telemetry::dead_lettered(&binding, &self.binding.options.topic, reason);
@@ -260,6 +274,9 @@ impl Consumer {
         } = failed;
         let binding = &self.binding.options.name;
         telemetry::commit_failed(binding, &error.code());
+        let is_early = self.binding.options.hand_off == HandOff::AtLeastOnce;
+        let is_in_doubt = is_early && has_hand_offs && !is_handed_off && may_be_written(&error);
+        self.committer.is_in_doubt |= is_in_doubt;
         let tried: Vec<HandOffTried> = match is_handed_off {
             true => Vec::new(),
             false => parts.iter().flat_map(hand_offs).collect(),
@@ -311,7 +328,9 @@ impl Consumer {
         self.trouble = Some(CommitTrouble {
             retries,
             until: self.now() + backoff.wait_without_jitter(retries),
+            // A copy that may be there names the commit before it: there must be no other in between.
             tries_without: has_hand_offs
+                && !is_in_doubt
                 && self.binding.options.ordering != OrderingMode::KeyOrdered,
         });
         None

@@ -33,6 +33,7 @@ pub struct ParkedModel {
     shared: Arc<Shared>,
     /// Of the node that asks; the time of leases is that of the model itself.
     clock: Arc<dyn Clock>,
+    is_shared: bool,
 }
 
 #[derive(Debug)]
@@ -61,15 +62,30 @@ impl ParkedModel {
             faults: Mutex::new((ParkedRates::default(), random)),
             clock: Arc::clone(&env.clock),
         };
-        let (shared, clock) = (Arc::new(shared), Arc::clone(&env.clock));
-        Self { shared, clock }
+        Self {
+            shared: Arc::new(shared),
+            clock: Arc::clone(&env.clock),
+            is_shared: true,
+        }
+    }
+
+    /// The same tables as a file of one machine, which no other one reaches.
+    #[must_use]
+    pub fn of_one_machine(self) -> Self {
+        Self {
+            is_shared: false,
+            ..self
+        }
     }
 
     /// The same tables, as a node reaches them.
     #[must_use]
     pub fn on(&self, env: &Env) -> Self {
-        let (shared, clock) = (Arc::clone(&self.shared), Arc::clone(&env.clock));
-        Self { shared, clock }
+        Self {
+            shared: Arc::clone(&self.shared),
+            clock: Arc::clone(&env.clock),
+            is_shared: self.is_shared,
+        }
     }
 
     /// How often calls go wrong from now on.
@@ -152,6 +168,10 @@ impl ParkedTables {
 }
 
 impl ParkedStore for ParkedModel {
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     fn acquire<'a>(
         &'a self,
         of: &'a ParkedIn,

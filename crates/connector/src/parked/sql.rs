@@ -273,6 +273,13 @@ fn read_placed(row: &impl OwnColumns) -> Result<(TopicPartition, ParkedRow), sql
 }
 
 impl<D: ParkedDatabase> ParkedStore for SqlParked<D> {
+    fn is_shared(&self) -> bool {
+        match &self.store {
+            Store::Postgres(_) => true,
+            Store::Sqlite(_) => false,
+        }
+    }
+
     fn acquire<'a>(
         &'a self,
         of: &'a ParkedIn,

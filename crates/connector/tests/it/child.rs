@@ -121,6 +121,7 @@ fn child_process_entry() {
             drop(connector);
             return;
         }
+        log.on_lost(|| child::say("lost"));
         let connector = Connector::new(Arc::new(log), &env);
         let tells = |value: &str, tier| child::say(&format!("call {value} {tier}"));
         let binding = Binding::new(options(&topic, &group, is_static), handler(tells, wait));

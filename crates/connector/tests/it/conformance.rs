@@ -1,6 +1,7 @@
 //! The rules of a binding, played on every log.
 
 pub(crate) mod breaker;
+pub(crate) mod copies;
 pub(crate) mod faults;
 pub(crate) mod history;
 pub(crate) mod lifecycle;

@@ -29,9 +29,28 @@ fn c20_the_default_ladder_in_virtual_time() {
         }
         let took = scene.env.clock.elapsed() - began;
         connector.stop("orders").await.unwrap();
-        assert_eq!(script.calls().len(), 30);
-        let minutes = took.as_secs_f64() / 60.0;
-        assert!((18.5..19.5).contains(&minutes), "{minutes} minutes");
+        let calls = script.calls();
+        assert_eq!(calls.len(), 30);
+        // Three attempts, then the delay of the tier, and so on: no delay is cut short or drawn out.
+        let delays = [10, 10, 10, 60, 60, 60, 300, 300, 300].map(Duration::from_secs);
+        let (early, late) = (Duration::from_millis(1), Duration::from_millis(100));
+        for (delay, hop) in delays.iter().zip(calls.windows(2).skip(2).step_by(3)) {
+            let waited = hop[1].at - hop[0].at;
+            assert_eq!(hop[1].attempt, 1);
+            assert!(
+                waited + early >= *delay && waited <= *delay + late,
+                "{waited:?} of {delay:?}"
+            );
+        }
+        let all: Duration = delays.iter().sum();
+        let passed = calls[29].at - calls[0].at;
+        // Waits in memory: ten times 100 and 200 ms, with their jitter.
+        let in_memory = Duration::from_secs(5);
+        assert!(
+            passed + 9 * early >= all && passed <= all + in_memory + 9 * late,
+            "{passed:?} of {all:?}"
+        );
+        assert!(took >= passed);
     });
 }
 

@@ -5,10 +5,11 @@
 //! | numbers | scaled on the embedded log and on Kafka |
 //! |---|---|
 //! | C09, C04 | a poll interval of 50 ms instead of 10 minutes: 12,000 times |
-//! | C12 | one hour without records in one second: 3,600 times |
+//! | C12 | one hour without records in half a second: 7,200 times |
 //! | C20, C21 | tiers of 40, 60 and 80 ms instead of 10 s, 1 and 5 minutes: 250 to 3,750 times |
 //! | C23 | a tier of 300 ms instead of 10 s: 33 times |
 //! | C40, C41, A07 | a breaker that is open for 200 ms instead of 1 minute: 300 times |
+//! | a System failure | probed after 100 ms instead of 1 s: 10 times |
 //! | C43 | an outage of one second instead of one hour: 3,600 times |
 //!
 //! On the model C20 and C43 are played unscaled as well, in virtual time.

@@ -204,6 +204,18 @@ fn o24_spans_and_lines_carry_trace_and_attempt() {
         );
     }
     assert!(spans.iter().any(|span| span.contains("retry_tier=4")));
+    // Consumers and calls tell the container that they are of.
+    for kind in ["span consumer ", "span consumer.process "] {
+        for container in [
+            "eventbus-loans",
+            "eventbus-loans-retry-1",
+            "eventbus-loans-retry-4",
+        ] {
+            let field = format!(" container=\"{container}\"");
+            let mut own = said.iter().filter(|text| text.starts_with(kind));
+            assert!(own.any(|text| text.contains(&field)), "{kind}{container}");
+        }
+    }
     // Lines of the handler are within the span.
     let at = said
         .iter()

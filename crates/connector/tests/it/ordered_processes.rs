@@ -275,7 +275,7 @@ mod needs_kafka {
     #[test]
     #[ignore = "needs Kafka and PostgreSQL"]
     fn c02_a_million_settled_records_above_the_commit_survive_a_restart() {
-        let open: usize = if is_long() { 1_000_000 } else { 20_000 };
+        let open: usize = if is_long() { 1_000_000 } else { 4_000 };
         on_kafka_within(Duration::from_secs(900), move |scene| async move {
             let topic = scene.topic("million", 1).await;
             let mut options = scene.options(&topic);

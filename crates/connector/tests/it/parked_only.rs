@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_connector::parked::{ParkedIn, ParkedRates, ParkedStore};
-use tidegate_connector::{ConcurrencyMode, ContainerState, OrderingMode};
+use tidegate_connector::{Binding, ConcurrencyMode, Connector, ContainerState, OrderingMode};
 use tidegate_core::{EventId, HealthStatus};
 use tidegate_log::{Append, Record, TopicPartition};
 
@@ -216,5 +216,25 @@ fn c33_a_parked_row_that_is_gone_is_missing() {
         let audited = connector.books().audit().await.unwrap();
         let missing: Vec<Option<EventId>> = audited[0].missing.iter().map(|one| one.id).collect();
         assert_eq!(missing, [Some(id)]);
+    });
+}
+
+#[test]
+fn c46_a_store_of_one_machine_is_refused_on_a_shared_log() {
+    on_model(|scene: Scene| async move {
+        let topic = scene.topic("orders", 1).await;
+        let store = scene.parked.clone().unwrap().of_one_machine();
+        let connector = Connector::new(Arc::clone(&scene.log), &scene.env);
+        let connector = connector.with_store(Arc::new(store));
+        for ordering in [OrderingMode::KeyOrdered, OrderingMode::RelaxedInRetry] {
+            let mut options = scene.options(&topic);
+            options.ordering = ordering;
+            let binding = Binding::new(options, Script::new(&scene).answers(|_| Ok(())));
+            let refused = connector.register(binding).unwrap_err();
+            assert_eq!(refused.code().as_str(), "connector.invalid-options");
+            let refused = refused.to_string();
+            assert!(refused.contains("the store is SQLite"), "{refused}");
+            assert!(!refused.contains("; "), "one error: {refused}");
+        }
     });
 }

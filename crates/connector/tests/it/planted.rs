@@ -80,6 +80,7 @@ fn sim_planted_bugs_are_caught_by_the_simulation() {
         PlantedBug::ZombieCommit,
     ] {
         let seed = seed_that_catches(bug);
-        assert!(seed.is_some(), "{bug:?} was not caught by {SEEDS} seeds");
+        let seed = seed.unwrap_or_else(|| panic!("{bug:?} was not caught by {SEEDS} seeds"));
+        println!("{bug:?}: caught by seed {seed:#x} of the simulation");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
+use tidegate_core::dead_letter::name;
 use tidegate_core::{GroupName, Mutex, Offset, Topic};
 use tidegate_log::{
     Append, Batch, Commit, Committed, Fence, GroupSnapshot, Join, Lag, Log, LogError, LogFuture,
@@ -21,6 +22,8 @@ pub(crate) enum CommitFault {
     LoseRequest,
     /// It is made, and no answer comes.
     LoseAnswer,
+    /// It is not made, and the session is over.
+    EndSession,
     /// The process is killed before it.
     DieBefore,
     /// The process is killed so long after it was begun, or behind it at the latest.
@@ -34,8 +37,14 @@ fn die() {
 
 #[derive(Debug, Default)]
 struct CommitScript {
-    /// Faults of the next commits that bring records.
+    /// Faults of the next commits that bring records, or whose records were written before.
     faults: VecDeque<CommitFault>,
+    /// Faults of the next appends of hand-offs.
+    append_faults: VecDeque<CommitFault>,
+    /// Whether a hand-off was appended whose offset is still to be committed.
+    has_handed_off: bool,
+    /// Told when a session has lost partitions, or its end.
+    on_lost: Option<fn()>,
     /// A topic that is not there as far as commits go.
     missing: Option<Topic>,
     /// Records of a partition before this offset are not there any more, as far as polls go.
@@ -53,6 +62,24 @@ struct CommitScript {
     /// Groups of commits, with the offset of partition 0.
     commits: Vec<(GroupName, Option<i64>)>,
     failed: usize,
+}
+
+impl CommitScript {
+    /// Refuses records for which there is no room, or no topic.
+    fn refuses(&mut self, records: &[Append]) -> Result<(), LogError> {
+        if self.is_full && !records.is_empty() {
+            self.failed += 1;
+            return Err(LogError::Full { used: 1, limit: 1 });
+        }
+        let missing = self.missing.clone();
+        if let Some(topic) = missing
+            && records.iter().any(|append| append.topic == topic)
+        {
+            self.failed += 1;
+            return Err(LogError::UnknownTopic { topic });
+        }
+        Ok(())
+    }
 }
 
 /// A log in front of another one.
@@ -73,6 +100,16 @@ impl ScriptedLog {
     /// The next commit that brings records fails like this.
     pub(crate) fn fail_next(&self, fault: CommitFault) {
         self.script.lock().faults.push_back(fault);
+    }
+
+    /// The next append of a hand-off fails like this.
+    pub(crate) fn fail_next_append(&self, fault: CommitFault) {
+        self.script.lock().append_faults.push_back(fault);
+    }
+
+    /// Tells when a session loses partitions, or is over.
+    pub(crate) fn on_lost(&self, tell: fn()) {
+        self.script.lock().on_lost = Some(tell);
     }
 
     /// Commits with records for this topic fail from now on, as if it was not there; or none any more.
@@ -133,6 +170,17 @@ struct ScriptedSession {
 }
 
 impl ScriptedSession {
+    fn tell_lost<T>(&self, answer: &Result<T, LogError>, is_lost: bool) {
+        let is_over = matches!(
+            answer,
+            Err(LogError::Closed | LogError::Stopped { .. } | LogError::Fenced { .. })
+        );
+        let tell = self.script.lock().on_lost;
+        if let Some(tell) = tell.filter(|_| is_lost || is_over) {
+            tell();
+        }
+    }
+
     /// The error in place of records that are not there any more.
     fn removed_in(&self, event: &SessionEvent) -> Option<LogError> {
         let removed = self.script.lock().removed.clone();
@@ -176,18 +224,9 @@ impl ScriptedSession {
             let (size, limit) = (size as u64, limit as u64);
             return Err(LogError::CommitTooLarge { size, limit });
         }
-        if script.is_full && !commit.appends.is_empty() {
-            script.failed += 1;
-            return Err(LogError::Full { used: 1, limit: 1 });
-        }
-        let missing = script.missing.clone();
-        if let Some(topic) = missing
-            && commit.appends.iter().any(|append| append.topic == topic)
-        {
-            script.failed += 1;
-            return Err(LogError::UnknownTopic { topic });
-        }
-        let fault = match commit.appends.is_empty() {
+        script.refuses(&commit.appends)?;
+        let was_handed_off = std::mem::take(&mut script.has_handed_off);
+        let fault = match commit.appends.is_empty() && !was_handed_off {
             true => None,
             false => script.faults.pop_front(),
         };
@@ -207,7 +246,10 @@ impl Session for ScriptedSession {
     fn poll(&self) -> LogFuture<'_, SessionEvent> {
         Box::pin(async move {
             loop {
-                let event = self.beneath.poll().await?;
+                let polled = self.beneath.poll().await;
+                let is_lost = matches!(&polled, Ok(SessionEvent::Lost(_)));
+                self.tell_lost(&polled, is_lost);
+                let event = polled?;
                 if self.hides(&event)? {
                     continue;
                 }
@@ -247,6 +289,10 @@ impl Session for ScriptedSession {
             let first = commit.offsets.iter().find(|one| one.at.partition.0 == 0);
             let next = first.map(|one| one.next.0);
             match self.fault(&commit)? {
+                Some(CommitFault::EndSession) => {
+                    self.beneath.close().await?;
+                    return Err(LogError::Closed);
+                }
                 Some(CommitFault::Refuse) => {
                     let topic = commit.appends[0].topic.clone();
                     return Err(LogError::UnknownTopic { topic });
@@ -268,7 +314,9 @@ impl Session for ScriptedSession {
                 }
                 None => {}
             }
-            let made = self.beneath.commit(commit).await?;
+            let made = self.beneath.commit(commit).await;
+            self.tell_lost(&made, false);
+            let made = made?;
             let mut script = self.script.lock();
             script.commits.push((self.group.clone(), next));
             Ok(made)
@@ -289,6 +337,10 @@ impl Log for ScriptedLog {
         self.beneath.cluster()
     }
 
+    fn is_shared(&self) -> bool {
+        self.beneath.is_shared()
+    }
+
     fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         self.beneath.create_topic(topic, config)
     }
@@ -302,7 +354,31 @@ impl Log for ScriptedLog {
     }
 
     fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
-        self.beneath.append(records)
+        Box::pin(async move {
+            let is_hand_off = |append: &Append| append.record.headers.get(name::GROUP).is_some();
+            let fault = {
+                let mut script = self.script.lock();
+                let is_one = records.iter().any(is_hand_off);
+                if is_one {
+                    script.refuses(&records)?;
+                }
+                let fault = match is_one {
+                    true => script.append_faults.pop_front(),
+                    false => None,
+                };
+                script.has_handed_off |= is_one && fault.is_none();
+                script.failed += usize::from(fault.is_some());
+                fault
+            };
+            match fault {
+                None => self.beneath.append(records).await,
+                Some(CommitFault::LoseAnswer) => {
+                    self.beneath.append(records).await?;
+                    Err(unknown())
+                }
+                Some(_) => Err(unknown()),
+            }
+        })
     }
 
     fn read(&self, read: Read) -> LogFuture<'_, Batch> {

@@ -253,7 +253,9 @@ fn on_model<R: Future<Output = ()> + Send + 'static>(rule: impl FnOnce(StoreScen
 fn on_sqlite<R: Future<Output = ()>>(rule: impl FnOnce(StoreScene) -> R) {
     let dir = tempfile::tempdir().unwrap();
     crate::scene::in_runtime(async {
-        rule(StoreScene::new(sqlite(dir.path()).await, 0)).await;
+        let store = sqlite(dir.path()).await;
+        assert!(!store.is_shared(), "it is a file of this machine");
+        rule(StoreScene::new(store, 0)).await;
     });
 }
 
@@ -261,7 +263,9 @@ fn on_postgres<R: Future<Output = ()>>(rule: impl FnOnce(StoreScene) -> R) {
     let mut entropy = system_entropy();
     let run = tidegate_core::env::Entropy::next_u64(&mut entropy);
     crate::scene::in_runtime(async {
-        rule(StoreScene::new(postgres().await, run)).await;
+        let store = postgres().await;
+        assert!(store.is_shared(), "other machines reach the server");
+        rule(StoreScene::new(store, run)).await;
     });
 }
 

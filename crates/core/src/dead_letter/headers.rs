@@ -42,6 +42,9 @@ pub mod name {
     pub const RETRY_TIMESTAMP: &str = "x-eventbus-retry-timestamp";
     /// The consumer group to which a record of a tier, or a dead letter, belongs.
     pub const GROUP: &str = "x-tidegate-group";
+    /// The record that this one is a copy of, where a crash between a hand-off and its commit may leave one:
+    /// topic and partition, offset and time.
+    pub const COPY_OF: &str = "x-tidegate-copy-of";
     /// The topic in whose books a dead letter is, where its group reads several.
     pub const INPUT: &str = "x-tidegate-input";
     /// The binding for which a record was replayed.
@@ -74,7 +77,7 @@ pub mod name {
 
     /// The headers with a fixed name: those of a dead letter in the order in which they are written, then
     /// those of tiers and handlers, which no dead letter keeps.
-    pub const ALL: [&str; 26] = [
+    pub const ALL: [&str; 27] = [
         EVENT_ID,
         ORIGINAL_TOPIC,
         ORIGINAL_PARTITION,
@@ -101,6 +104,7 @@ pub mod name {
         BINDING_NAME,
         RECEIVED_TIMESTAMP,
         CONSUMER_INSTANCE,
+        COPY_OF,
     ];
 
     /// Whether a header is one of ours, so that a later hop writes it anew or leaves it out.

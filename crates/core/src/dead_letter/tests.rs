@@ -228,6 +228,7 @@ fn headers_of_tiers_and_handlers_are_no_headers_of_others() {
         "x-eventbus-binding-name",
         "x-eventbus-received-timestamp",
         "x-eventbus-consumer-instance",
+        "x-tidegate-copy-of",
     ];
     letter
         .headers

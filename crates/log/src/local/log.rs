@@ -386,6 +386,10 @@ impl<S: RecordStorage + 'static> Log for LocalLog<S> {
         self.inner.storage.cluster()
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.inner.check_open()?;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate_connector::{BreakerOptions, ContainerState};
+use tidegate_connector::{Binding, BreakerOptions, Connector, ContainerState};
 use tidegate_core::breaker::{Rates, Rule, Trip};
 use tidegate_core::{Code, Failure, FailureClass};
 
+use crate::fast_clock::fast;
 use crate::scene::{Scene, Script, text, transient};
 
 fn breaker() -> BreakerOptions {
@@ -118,7 +119,9 @@ pub(crate) async fn a07_a_breaker_never_resumes_what_an_operator_paused(scene: S
 
 pub(crate) async fn a_system_failure_pauses_until_it_is_gone(scene: Scene) {
     let topic = scene.topic("system", 1).await;
-    let options = scene.options(&topic);
+    let mut options = scene.options(&topic);
+    // Its times pass ten times as fast.
+    options.stop_timeout = Duration::from_secs(50);
     let group = options.group.clone();
     let script = Script::new(&scene);
     let is_wrong = Arc::new(AtomicBool::new(true));
@@ -131,7 +134,10 @@ pub(crate) async fn a_system_failure_pauses_until_it_is_gone(scene: Scene) {
         false => Ok(()),
     });
     scene.send(&topic, 0, &["a", "b", "c"]).await;
-    let connector = scene.start(options.clone(), handler).await;
+    let connector = Connector::new(Arc::clone(&scene.log), &fast(&scene.env, 10));
+    let binding = Binding::new(options.clone(), handler);
+    connector.register(binding).unwrap();
+    connector.start("orders").await.unwrap();
     scene
         .until("it was tried alone", || script.calls().len() >= 2)
         .await;

@@ -144,6 +144,7 @@ pub(crate) async fn c08_c24_a_commit_that_fails_skips_nothing_and_doubles_nothin
         assert_eq!(script.values().len(), 4, "{fault:?}: {:?}", script.values());
         let copies = scene.records(&tier, 0).await.len();
         assert_eq!(copies, n + 1, "{fault:?} {hand_off:?}");
+        assert_eq!(log.failed(), n + 1, "{fault:?} {hand_off:?} struck");
     }
 }
 
@@ -330,4 +331,11 @@ pub(crate) async fn records_that_the_log_removed_are_posted_as_lost(scene: Scene
     let account = &accounts[0].account;
     assert_eq!((account.delivered, account.queued), (4, 0), "{account:?}");
     assert_eq!(account.lost.total(), 6, "{account:?}");
+    let audited = connector.books().audit().await.unwrap().remove(0);
+    assert_eq!(audited.missing, [], "{audited:?}");
+    assert_eq!(audited.books.lost.total(), 6, "{audited:?}");
+    if scene.is_on_broker() {
+        // Of those that are really gone nobody can tell any more.
+        assert!(audited.unverifiable >= 6, "{audited:?}");
+    }
 }

@@ -92,7 +92,7 @@ pub(crate) async fn c44_a_pause_holds_the_tiers_and_a_resume_lets_them_go(scene:
     let topic = scene.topic("c44t", 1).await;
     let mut options = scene.options(&topic);
     options.retry.tier0.max_attempts = 1;
-    options.retry.tiers = vec![TierOptions::new(Duration::from_millis(700))];
+    options.retry.tiers = vec![TierOptions::new(Duration::from_millis(400))];
     let script = Script::new(&scene);
     let handler = script.answers(|record| match record.tier().0 {
         0 => transient("timeout.read"),
@@ -106,9 +106,9 @@ pub(crate) async fn c44_a_pause_holds_the_tiers_and_a_resume_lets_them_go(scene:
     scene.send(&topic, 0, &["b"]).await;
     scene.until("it failed", || script.count("b") == 1).await;
     connector.pause("orders").await.unwrap();
-    scene.env.clock.sleep(Duration::from_millis(1_500)).await;
     scene.send(&topic, 0, &["c"]).await;
-    scene.env.clock.sleep(Duration::from_millis(300)).await;
+    // The time of its tier is over meanwhile.
+    scene.env.clock.sleep(Duration::from_millis(600)).await;
     assert_eq!((script.count("b"), script.count("c")), (1, 0));
     connector.resume("orders").await.unwrap();
     scene
@@ -272,7 +272,7 @@ pub(crate) async fn c47_a_shutdown_waits_for_a_binding_that_stopped_itself(mut s
         let (seen, clock) = (Arc::clone(&seen), Arc::clone(&clock));
         async move {
             match text(record.value()).as_str() {
-                "slow" => clock.sleep(Duration::from_millis(1_500)).await,
+                "slow" => clock.sleep(Duration::from_millis(700)).await,
                 _ => {
                     let [_, _, (_, instance)] = record.inbound_headers();
                     seen.lock().insert(record.partition().0, instance);

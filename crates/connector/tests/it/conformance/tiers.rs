@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_connector::{
     Binding, Connector, ContainerState, DltStrategy, PayloadFormat, StrictExhausted, TierOptions,
 };
-use tidegate_core::dead_letter::Reason;
+use tidegate_core::dead_letter::{Reason, name};
 use tidegate_core::{CodePattern, EventId, Mutex, TierIndex, Topic};
 use tidegate_log::{Append, Record};
 
@@ -110,6 +110,51 @@ pub(crate) async fn c23_a_record_is_not_handled_before_its_time(scene: Scene) {
         );
         assert!(waited < Duration::from_secs(5), "{value} waited {waited:?}");
     }
+}
+
+pub(crate) async fn c23_a_due_record_waits_at_most_the_delay_of_its_tier(scene: Scene) {
+    let topic = scene.topic("c23d", 1).await;
+    let mut options = scene.options(&topic);
+    let delay = Duration::from_millis(300);
+    options.retry.tiers = vec![TierOptions::new(delay)];
+    let tier = options.tier_topic(TierIndex(1)).unwrap();
+    let script = Script::new(&scene);
+    let handler = script.answers(|_| Ok(()));
+    let connector = scene.start(options.clone(), handler).await;
+    // The clock of the process that handed the first one on was an hour ahead.
+    let now_ms = scene.env.clock.now_ms();
+    let handed = |value: &str, at_ms: u64| {
+        let record = Record::new(value.to_owned())
+            .header(name::RETRY_TIER, "1")
+            .header(name::RETRY_ATTEMPT, "1")
+            .header(name::RETRY_TIMESTAMP, at_ms.to_string())
+            .header(name::GROUP, options.group.to_string());
+        Append::new(tier.clone(), record).partition(0)
+    };
+    let began = scene.env.clock.elapsed();
+    let appends = [
+        handed("ahead", now_ms + 3_600_000),
+        handed("due", now_ms - 1_000),
+    ];
+    scene.log.append(appends.to_vec()).await.unwrap();
+    scene.until("both are handled", || script.len() == 2).await;
+    connector.stop("orders").await.unwrap();
+    let calls = script.calls();
+    assert_eq!(script.values(), ["ahead", "due"]);
+    let waited = calls[0].at - began;
+    assert!(
+        waited >= delay,
+        "by its own clock it is not due: {waited:?}"
+    );
+    let slack = match scene.model.is_some() {
+        true => Duration::from_millis(50),
+        false => Duration::from_secs(5),
+    };
+    let waited = calls[1].at - began;
+    assert!(
+        waited < delay + slack,
+        "the one behind it waited {waited:?}"
+    );
 }
 
 pub(crate) async fn c25_codes_decide_about_the_way(scene: Scene) {

@@ -4,25 +4,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_connector::{Binding, BindingOptions, BreakerOptions, Connector};
+use tidegate_connector::{
+    Binding, BindingOptions, BoundHandler, BreakerOptions, Connector, ForwardHandler, HandOff,
+    OrderingMode,
+};
 use tidegate_core::breaker::{Rates, Rule, Trip};
 use tidegate_core::{HealthStatus, TierIndex};
 
 use crate::fast_clock::fast;
 use crate::scene::{Scene, Script, transient};
 use crate::scripted_log::ScriptedLog;
+use crate::stores;
 
 pub(crate) async fn c12_an_idle_group_commits_again(scene: Scene) {
     let log = ScriptedLog::new(&scene.log);
     let topic = scene.topic("c12i", 1).await;
     let mut options = scene.options(&topic);
-    // Also its own times pass 3,600 times as fast.
-    options.stop_timeout = Duration::from_secs(20_000);
-    options.handler_timeout = Duration::from_secs(20_000);
-    options.max_poll_interval = Duration::from_secs(200_000);
+    // Also its own times pass 7,200 times as fast.
+    options.stop_timeout = Duration::from_secs(40_000);
+    options.handler_timeout = Duration::from_secs(40_000);
+    options.max_poll_interval = Duration::from_secs(400_000);
     let group = options.group.clone();
     let script = Script::new(&scene);
-    let connector = Connector::new(Arc::new(log.clone()), &fast(&scene.env, 3_600));
+    let connector = Connector::new(Arc::new(log.clone()), &fast(&scene.env, 7_200));
     let binding = Binding::new(options, script.answers(|_| Ok(())));
     connector.register(binding).unwrap();
     connector.start("orders").await.unwrap();
@@ -119,6 +123,39 @@ pub(crate) async fn c46_contradictions_are_refused_with_both_values(scene: Scene
     );
     let refused = change(&|options| options.retry.tiers[1].delay = Duration::from_millis(40));
     assert!(refused.contains("40"), "{refused}");
+    // A copy that is one commit with its offset, and rows that settle in the store.
+    let stored = Connector::new(Arc::clone(&scene.log), &scene.env);
+    let stored = stored.with_store(scene.store().await);
+    let forward = |change: &dyn Fn(&mut BindingOptions)| {
+        let mut options = scene.options(&topic);
+        change(&mut options);
+        let handler = BoundHandler::new(ForwardHandler::new(topic.clone()));
+        stored.register(Binding::new(options, handler))
+    };
+    let refused = forward(&|options| options.ordering = OrderingMode::KeyOrdered);
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("KEY_ORDERED") && !refused.contains("; "),
+        "one error: {refused}"
+    );
+    let refused = forward(&|_| {}).unwrap_err().to_string();
+    assert!(refused.contains("`transactional` is false"), "{refused}");
+    forward(&|options| {
+        options.ordering = OrderingMode::KeyOrdered;
+        options.hand_off = HandOff::AtLeastOnce;
+    })
+    .unwrap();
+    // Rows in a file of one machine do not follow a partition to another one.
+    if scene.is_on_broker() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = stores::sqlite(dir.path()).await;
+        let alone = Connector::new(Arc::clone(&scene.log), &scene.env).with_store(store);
+        let mut options = scene.options(&topic);
+        options.ordering = OrderingMode::KeyOrdered;
+        let binding = Binding::new(options, script.answers(|_| Ok(())));
+        let refused = alone.register(binding).unwrap_err().to_string();
+        assert!(refused.contains("the store is SQLite"), "{refused}");
+    }
     // More consumers than partitions only warn.
     let mut options = scene.options(&topic);
     options.concurrency = 3;
