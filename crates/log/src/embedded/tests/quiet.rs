@@ -95,7 +95,13 @@ fn t36_a_commit_that_could_not_be_proven_for_lack_of_room_is_proven_later() {
     assert!(!writer.is_unproven());
     drop(harness);
     disk.crash(&Survivors::Everything);
-    assert_eq!(audit_directory(&disk, dir(), &Default::default()).unwrap().unwrap().torn, None);
+    assert_eq!(
+        audit_directory(&disk, dir(), &Default::default())
+            .unwrap()
+            .unwrap()
+            .torn,
+        None
+    );
 }
 
 #[test]
