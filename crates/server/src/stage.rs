@@ -7,6 +7,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_stage::Stage;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as routed;
 
@@ -127,8 +128,10 @@ async fn drain(
 }
 
 /// The part of a state that is asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct StateQuery {
+    /// One key; without it, the first 1,000.
     key: Option<String>,
 }
 
@@ -137,7 +140,7 @@ struct StateQuery {
     params(
         ("process" = String, Path, description = "The process.", example = "order_totals"),
         ("name" = String, Path, description = "The state.", example = "total"),
-        ("key" = Option<String>, Query, description = "One key; without it, the first 1,000.", example = "c1"),
+        StateQuery,
     ),
     responses(
         (status = 200, description = "The values by key, and how many there are.", body = Value),
