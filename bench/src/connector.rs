@@ -9,7 +9,7 @@ mod embedded;
 mod keys;
 mod ladder;
 mod memory;
-mod peers;
+pub(crate) mod peers;
 mod plain;
 
 use std::collections::BTreeMap;

@@ -17,11 +17,12 @@ mod program;
 mod queue;
 mod report;
 mod server;
+mod stage;
 
 use std::process::ExitCode;
 
 /// The benches by name.
-const BENCHES: [(&str, fn()); 9] = [
+const BENCHES: [(&str, fn()); 10] = [
     ("api", api::run),
     ("connector", connector::run),
     ("flow", flow::run),
@@ -31,6 +32,7 @@ const BENCHES: [(&str, fn()); 9] = [
     ("logger", logger::run),
     ("outbox", outbox::run),
     ("queue", queue::run),
+    ("stage", stage::run),
 ];
 
 /// Runs with the arguments behind the first.

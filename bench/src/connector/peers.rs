@@ -10,7 +10,7 @@ use crate::program::{Why, number};
 use crate::report::skipped;
 
 /// The folder, as `cargo xtask bench --peers DIR` hands it over.
-const FOLDER: &str = "TIDEGATE_BENCH_PEERS";
+pub(crate) const FOLDER: &str = "TIDEGATE_BENCH_PEERS";
 
 /// Cases by their names, and the measurement of ours that does the same job.
 const CASES: [(&str, &str); 8] = [
@@ -29,7 +29,7 @@ pub(super) fn run(bench: &Bench) {
         return;
     };
     let folder = Path::new(&folder);
-    let known = match answer(bench, folder, "list") {
+    let known = match answer(&bench.servers, folder, "list") {
         Ok(known) => known,
         Err(why) => return skipped("connector/peers", &why),
     };
@@ -43,17 +43,17 @@ pub(super) fn run(bench: &Bench) {
             continue;
         };
         eprintln!("peer {case}");
-        match answer(bench, folder, case).and_then(|line| described(&line)) {
+        match answer(&bench.servers, folder, case).and_then(|line| described(&line)) {
             Ok((theirs, is)) => print(&name, *rate, theirs, &is, "records/s"),
             Err(why) => skipped(&name, &why),
         }
     }
 }
 
-fn answer(bench: &Bench, folder: &Path, case: &str) -> Result<String, Why> {
+pub(crate) fn answer(servers: &str, folder: &Path, case: &str) -> Result<String, Why> {
     let output = Command::new(folder.join("run.sh"))
         .arg(case)
-        .env("KAFKA_BOOTSTRAP", &bench.servers)
+        .env("KAFKA_BOOTSTRAP", servers)
         .stderr(Stdio::inherit())
         .output()
         .map_err(told)?;
@@ -64,7 +64,7 @@ fn answer(bench: &Bench, folder: &Path, case: &str) -> Result<String, Why> {
 }
 
 /// The rate of a peer, and its words.
-fn described(line: &str) -> Result<(f64, String), Why> {
+pub(crate) fn described(line: &str) -> Result<(f64, String), Why> {
     let last = line.lines().last().unwrap_or_default();
     let answer: Value = serde_json::from_str(last).map_err(told)?;
     let rate = number(&answer, "per_second")?;

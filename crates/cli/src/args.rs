@@ -18,7 +18,7 @@ pub(crate) use queue::{
     EventRef, ProjectionArgs, ProjectionRebuild, QueueArgs, QueueLs, QueuePublish, QueueRetry,
     SqlDialect, StatusArg, StoreAt,
 };
-pub(crate) use stage::StageArgs;
+pub(crate) use stage::{StageArgs, StageStateArgs};
 
 /// The heading of the options that every command has.
 const GLOBAL: &str = "Global options";

@@ -24,7 +24,7 @@ use tidegate_store::migrate::{self, STORE_MIGRATIONS, STORE_PART};
 use tidegate_store::{Store, StoreComponent};
 
 pub(crate) use connector::refuse_unhandled;
-pub(crate) use stage::owned_groups as owned_by_stages;
+pub(crate) use stage::{OpenedStage, owned_groups as owned_by_stages};
 
 use crate::args::{AuditArgs, StoreAt};
 use crate::report::ErrorReport;

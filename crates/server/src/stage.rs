@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_stage::Stage;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as routed;
 
-use crate::parameters::PathParameters;
+use crate::parameters::{PathParameters, QueryParameters};
 use crate::{ApiProblem, ProblemCode, Routes};
 
 /// The stages behind the routes.
@@ -26,6 +28,9 @@ pub fn stage_routes(api: StageApi) -> Routes {
         .routes(routed!(list))
         .routes(routed!(show))
         .routes(routed!(pending))
+        .routes(routed!(checkpoint))
+        .routes(routed!(drain))
+        .routes(routed!(state))
         .with_state(Arc::new(api));
     Routes::from(router)
 }
@@ -84,4 +89,76 @@ async fn pending(
     Ok(Json(
         json!({ "count": pending.len(), "pending": shown.collect::<Vec<Value>>() }),
     ))
+}
+
+/// Takes a checkpoint of a stage now. Records flow meanwhile.
+#[utoipa::path(post, path = "/tidegate/stages/{process}/checkpoint", tag = "stages",
+    params(("process" = String, Path, description = "The process.", example = "loan_enrich")),
+    responses(
+        (status = 200, description = "The checkpoint that was taken.", body = Value),
+        (status = 404, description = "There is no such stage.", body = ApiProblem),
+        (status = 503, description = "It was not taken.", body = ApiProblem),
+))]
+async fn checkpoint(
+    State(api): State<Arc<StageApi>>,
+    PathParameters(process): PathParameters<String>,
+) -> Result<Json<Value>, ApiProblem> {
+    let taken = api.stage(&process)?.checkpoint().await;
+    let manifest = taken.map_err(|failure| {
+        ApiProblem::new(ProblemCode::Unavailable, failure.to_string())
+            .with("code", failure.code.as_str())
+    })?;
+    Ok(Json(json!(manifest)))
+}
+
+/// Lets a stage finish what it has, and end. It starts again with its process.
+#[utoipa::path(post, path = "/tidegate/stages/{process}/drain", tag = "stages",
+    params(("process" = String, Path, description = "The process.", example = "loan_enrich")),
+    responses(
+        (status = 200, description = "The stage, which ends now.", body = Value),
+        (status = 404, description = "There is no such stage.", body = ApiProblem),
+))]
+async fn drain(
+    State(api): State<Arc<StageApi>>,
+    PathParameters(process): PathParameters<String>,
+) -> Result<Json<Value>, ApiProblem> {
+    let stage = api.stage(&process)?;
+    stage.drain();
+    Ok(Json(json!(stage.status())))
+}
+
+/// The part of a state that is asked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct StateQuery {
+    /// One key; without it, the first 1,000.
+    key: Option<String>,
+}
+
+/// The values of a declared state in the tasks that run here.
+#[utoipa::path(get, path = "/tidegate/stages/{process}/state/{name}", tag = "stages",
+    params(
+        ("process" = String, Path, description = "The process.", example = "order_totals"),
+        ("name" = String, Path, description = "The state.", example = "total"),
+        StateQuery,
+    ),
+    responses(
+        (status = 200, description = "The values by key, and how many there are.", body = Value),
+        (status = 404, description = "There is no such stage.", body = ApiProblem),
+))]
+async fn state(
+    State(api): State<Arc<StageApi>>,
+    PathParameters((process, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<StateQuery>,
+) -> Result<Json<Value>, ApiProblem> {
+    let mut values = api.stage(&process)?.values(&name).await;
+    if let Some(key) = &query.key {
+        values.retain(|found, _| found == key);
+    }
+    let shown = values.iter().take(1_000).map(|(key, value)| {
+        let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+        (key.clone(), value)
+    });
+    let shown: serde_json::Map<String, Value> = shown.collect();
+    Ok(Json(json!({ "count": values.len(), "values": shown })))
 }

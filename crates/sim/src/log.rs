@@ -96,6 +96,17 @@ impl SimLog {
         self.storage.state.lock().faults.is_full = is_full;
     }
 
+    /// Whether commits take offsets that hold no record, as on Kafka: one behind the records of a commit, and as many
+    /// as its records where it was not done.
+    pub fn set_holes(&self, has_holes: bool) {
+        self.storage.state.lock().model.has_holes = has_holes;
+    }
+
+    /// The most bytes of records that a commit may have from now on.
+    pub fn set_max_commit(&self, bytes: u64) {
+        self.storage.state.lock().model.max_commit = bytes;
+    }
+
     /// Loses everything that was not done, and every session; the log is there again at once.
     pub fn crash(&self) {
         let fresh = LocalLog::new(Arc::clone(&self.storage), &self.env);
@@ -181,7 +192,11 @@ impl Log for SimLog {
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
     ) -> LogFuture<'a, Vec<Option<Committed>>> {
-        Box::pin(async move { self.present().committed(group, partitions).await })
+        Box::pin(async move {
+            // A local log answers from memory; a broker may be slow, or away.
+            self.storage.pass().await?;
+            self.present().committed(group, partitions).await
+        })
     }
 
     fn group_books<'a>(

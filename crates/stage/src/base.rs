@@ -127,6 +127,24 @@ impl BaseRoll {
     }
 }
 
+/// The whole state as pieces of an epoch, one behind the other.
+pub(crate) fn whole(state: &LayeredState, epoch: u64) -> Vec<Vec<u8>> {
+    let mut pieces = Vec::new();
+    let mut cursor = Some(EntryKey::first());
+    while let Some(from) = cursor.take() {
+        let (entries, to) = range(state, &from, MAX_FRAME_BYTES - 256);
+        cursor.clone_from(&to);
+        let piece = PieceFrame {
+            epoch,
+            from,
+            to,
+            entries,
+        };
+        pieces.push(Frame::Piece(piece).encode());
+    }
+    pieces
+}
+
 /// The entries from a place on that fit, and the place where the rest begins.
 fn range(
     state: &LayeredState,

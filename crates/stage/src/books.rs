@@ -1,21 +1,23 @@
 //! The books of a stage: one component `group@topic` for each input, with what is parked in the changelog and what
 //! lies among the dead letters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::json;
-use tidegate_core::books::{Audited, Books, ComponentAccount, Place};
+use tidegate_core::books::{AuditFinding, AuditVerdict, Audited, Books, ComponentAccount, Place};
 use tidegate_core::dead_letter::name;
 use tidegate_core::env::{Clock, Env};
-use tidegate_core::{EventId, EventLocation, Failure, Topic, iso_time};
+use tidegate_core::{EventId, EventLocation, Failure, GroupName, Topic, iso_time};
 use tidegate_flow::plan::{FlowPlan, ProcessPlan};
-use tidegate_log::{Log, LogError, NoMarks, OwnedGroup, TopicPartition, copies_of};
+use tidegate_log::{
+    Log, LogError, NoMarks, OwnedGroup, PartitionProgress, Read, TopicPartition, copies_of,
+};
 
 use crate::chain::{PendingRecord, TaskOperators, TaskTime};
 use crate::operators::{ChainOptions, TaskChain};
 use crate::options::{StageOptions, dead_letters};
-use crate::recovery::InputCommitted;
+use crate::recovery::{InputCommitted, RecoveredTask};
 use crate::shard::RecoverySettings;
 use crate::stage::{named, partitions_of};
 use crate::state::LayeredState;
@@ -99,37 +101,131 @@ impl StageBooks {
         Ok(u64::try_from(queued.sum::<i64>()).unwrap_or(0))
     }
 
-    /// Counts the events of each input where they lie, and compares that with the books.
+    /// Counts the events of each input where they lie, and compares that with the books. A state that cannot be read
+    /// is a finding, and what waited in it is missing.
     ///
     /// # Errors
-    /// The log does not answer, or the state cannot be read.
+    /// The log does not answer.
     pub async fn audit(&self) -> Result<Vec<Audited>, Failure> {
         let mut look = 1;
         loop {
             let before = self.committed().await?;
-            let parked = self.parked().await?;
-            let mut audited = Vec::new();
+            let (mut audited, mut parts) = (Vec::new(), BTreeSet::new());
             for (input, owned) in self.owned.iter().enumerate() {
-                match owned.audit(&*self.log, &NoMarks).await {
-                    Ok(found) => {
-                        let ids = parked.get(&input).cloned().unwrap_or_default();
-                        audited.push(found.with_store(&Books::default(), ids).audited());
-                    }
-                    Err(LogError::UnknownTopic { .. }) => {}
+                let found = match owned.audit(&*self.log, &NoMarks).await {
+                    Ok(found) => found,
+                    Err(LogError::UnknownTopic { .. }) => continue,
                     Err(error) => return Err(error.into()),
-                }
+                };
+                // The state of the very epochs that the books were read with.
+                let (parked, faults) = self.parked(input, &found.progress).await?;
+                let found = found.with_store(&Books::default(), parked).audited();
+                // The state is one for all inputs, and so is what is wrong with it.
+                let faults = faults
+                    .into_iter()
+                    .filter(|fault| parts.insert(fault.clone()));
+                audited.push(found.with_findings(faults.collect::<Vec<_>>()));
             }
-            // State and topics are read one after the other; what differs while it runs is looked at again.
-            let is_clean = audited.iter().all(|one| one.missing.is_empty());
-            if is_clean || look == LOOKS || self.committed().await? == before {
+            let is_clean = |one: &Audited| one.verdict() == AuditVerdict::Clean;
+            let is_still = self.committed().await? == before;
+            if is_still || audited.iter().all(is_clean) {
+                return Ok(audited);
+            }
+            if look == LOOKS {
+                audited.iter_mut().for_each(doubt_surplus);
                 return Ok(audited);
             }
             look += 1;
         }
     }
 
+    pub(crate) fn log(&self) -> &dyn Log {
+        &*self.log
+    }
+
+    pub(crate) fn process_name(&self) -> &str {
+        &self.options.process
+    }
+
+    pub(crate) fn group(&self) -> GroupName {
+        self.options.group.clone()
+    }
+
+    pub(crate) fn changelog(&self) -> Topic {
+        self.changelog.clone()
+    }
+
+    /// The topics that the stage reads and that are there.
+    pub(crate) async fn inputs(&self) -> Result<Vec<Topic>, Failure> {
+        let mut topics = Vec::new();
+        for owned in &self.owned {
+            match self.log.describe(&owned.topic).await {
+                Ok(_) => topics.push(owned.topic.clone()),
+                Err(LogError::UnknownTopic { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(topics)
+    }
+
+    /// The events that wait in a state, each with the topic in whose books it waits.
+    pub(crate) fn parked_in(
+        &self,
+        recovered: RecoveredTask,
+        partitions: usize,
+    ) -> Result<(RecoveredTask, Vec<(String, EventId)>), Failure> {
+        let (epoch, base) = (recovered.epoch, recovered.base);
+        let (clock_ms, replayed_bytes) = (recovered.clock_ms, recovered.replayed_bytes);
+        let task = self.read_task(recovered, Vec::new(), partitions)?;
+        let mut parked = Vec::new();
+        task.chain.pending(&task.state, &mut |record| {
+            let topic = self.owned.get(record.input);
+            parked.extend(topic.map(|owned| (owned.topic.to_string(), record.id)));
+        });
+        let recovered = RecoveredTask {
+            backend: task.state.into_backend(),
+            epoch,
+            base,
+            clock_ms,
+            replayed_bytes,
+        };
+        Ok((recovered, parked))
+    }
+
+    /// The events of an input that lie among the dead letters.
+    pub(crate) async fn letters_of(&self, input: &Topic) -> Result<BTreeSet<EventId>, Failure> {
+        let mut ids = BTreeSet::new();
+        for stream in dead_letters(&self.options.process, &self.process) {
+            let topic = self.options.topic(&stream).map_err(named)?;
+            let described = match self.log.describe(&topic).await {
+                Ok(described) => described,
+                Err(LogError::UnknownTopic { .. }) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for partition in described.partitions {
+                let at = TopicPartition::new(topic.clone(), partition.partition.0);
+                let mut from = partition.start;
+                while from < partition.end {
+                    let batch = self.log.read(Read::new(at.clone(), from)).await?;
+                    for stored in &batch.records {
+                        let headers = &stored.record.headers;
+                        let has = |name, value: &str| headers.get(name) == Some(value.as_bytes());
+                        let is_ours = has(name::GROUP, self.options.group.as_str())
+                            && has(name::INPUT, input.as_str());
+                        ids.extend(headers.event_id().filter(|_| is_ours));
+                    }
+                    if batch.next <= from {
+                        break;
+                    }
+                    from = batch.next;
+                }
+            }
+        }
+        Ok(ids)
+    }
+
     /// The committed offsets of all inputs, by partition.
-    async fn committed(&self) -> Result<Vec<Vec<InputCommitted>>, Failure> {
+    pub(crate) async fn committed(&self) -> Result<Vec<Vec<InputCommitted>>, Failure> {
         let Some(first) = self.owned.first() else {
             return Ok(Vec::new());
         };
@@ -159,58 +255,93 @@ impl StageBooks {
         Ok(all)
     }
 
-    /// Every task as its last committed epoch left it.
-    async fn tasks(&self) -> Result<Vec<ReadTask>, Failure> {
-        let all = self.committed().await?;
-        let settings = RecoverySettings {
+    pub(crate) fn recovery(&self, partitions: usize) -> RecoverySettings {
+        RecoverySettings {
             log: Arc::clone(&self.log),
             clock: Arc::clone(&self.clock),
             changelog: self.changelog.clone(),
-            partitions: u32::try_from(all.len()).unwrap_or(0),
-            is_batch: false,
+            partitions: u32::try_from(partitions).unwrap_or(0),
+        }
+    }
+
+    /// A task with the state that was read for it.
+    fn read_task(
+        &self,
+        recovered: RecoveredTask,
+        committed: Vec<InputCommitted>,
+        partitions: usize,
+    ) -> Result<ReadTask, Failure> {
+        let options = ChainOptions {
+            is_repartitioned: partitions > 1,
+            ..ChainOptions::default()
         };
+        let chain = TaskChain::new(Arc::clone(&self.plan), &self.options.process, options);
+        let mut chain = chain.map_err(|error| {
+            let code = tidegate_core::Code::from_static("stage.init.configuration");
+            Failure::permanent(code, error.to_string())
+        })?;
+        let state = LayeredState::new(recovered.backend);
+        let time = TaskTime {
+            now_ms: recovered.clock_ms,
+            epoch_start_ms: recovered.clock_ms,
+        };
+        chain.reload(&state, time);
+        Ok(ReadTask {
+            chain,
+            state,
+            time,
+            committed,
+        })
+    }
+
+    /// Every task as its last committed epoch left it.
+    async fn tasks(&self) -> Result<Vec<ReadTask>, Failure> {
+        let all = self.committed().await?;
+        let partitions = all.len();
+        let settings = self.recovery(partitions);
         let mut tasks = Vec::new();
-        let is_repartitioned = all.len() > 1;
-        for (partition, committed) in all.into_iter().enumerate() {
+        for (partition, committed) in (0..).zip(all) {
             if committed.iter().all(|input| input.committed.is_none()) {
                 continue;
             }
-            let partition = i32::try_from(partition).unwrap_or(i32::MAX);
             let recovered = settings.read_committed(partition, &committed).await?;
-            let options = ChainOptions {
-                is_repartitioned,
-                ..ChainOptions::default()
-            };
-            let chain = TaskChain::new(Arc::clone(&self.plan), &self.options.process, options);
-            let mut chain = chain.map_err(|error| {
-                let code = tidegate_core::Code::from_static("stage.init.configuration");
-                Failure::permanent(code, error.to_string())
-            })?;
-            let state = LayeredState::new(recovered.backend);
-            let time = TaskTime {
-                now_ms: recovered.clock_ms,
-                epoch_start_ms: recovered.clock_ms,
-            };
-            chain.reload(&state, time);
-            tasks.push(ReadTask {
-                chain,
-                state,
-                time,
-                committed,
-            });
+            tasks.push(self.read_task(recovered, committed, partitions)?);
         }
         Ok(tasks)
     }
 
-    /// The events that wait in the state, by input.
-    async fn parked(&self) -> Result<BTreeMap<usize, Vec<EventId>>, Failure> {
-        let mut parked: BTreeMap<usize, Vec<EventId>> = BTreeMap::new();
-        for task in self.tasks().await? {
+    /// The events of an input that wait in the state, at the epochs of these offsets, and what of the state cannot be
+    /// read.
+    async fn parked(
+        &self,
+        input: usize,
+        progress: &[PartitionProgress],
+    ) -> Result<(Vec<EventId>, Vec<AuditFinding>), Failure> {
+        let (mut parked, mut findings) = (Vec::new(), Vec::new());
+        let settings = self.recovery(progress.len());
+        for of_input in progress {
+            let Some(held) = &of_input.committed else {
+                continue;
+            };
+            let committed = vec![InputCommitted {
+                topic: of_input.at.topic.to_string(),
+                committed: Some((held.next.0, held.metadata.clone())),
+            }];
+            let partition = of_input.at.partition.0;
+            let (recovered, faults) = settings.read_audit(partition, &committed).await?;
+            findings.extend(
+                faults
+                    .iter()
+                    .map(|fault| AuditFinding::new(fault.code(), fault.to_string())),
+            );
+            let task = self.read_task(recovered, committed, progress.len())?;
             task.chain.pending(&task.state, &mut |record| {
-                parked.entry(record.input).or_default().push(record.id);
+                if record.input == input {
+                    parked.push(record.id);
+                }
             });
         }
-        Ok(parked)
+        Ok((parked, findings))
     }
 
     /// The records that wait, as the last committed epochs left them, the soonest first.
@@ -299,4 +430,12 @@ impl StageBooks {
         }
         Ok(seen)
     }
+}
+
+/// Books that moved all the time: what came after they were read is there, and that proves nothing.
+fn doubt_surplus(audited: &mut Audited) {
+    let doubtful = audited.missing.extract_if(.., |one| one.count < 0);
+    let count: u64 = doubtful.map(|one| one.count.unsigned_abs()).sum();
+    audited.unverifiable += count;
+    audited.unaccounted -= count.min(audited.unaccounted);
 }

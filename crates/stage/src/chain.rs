@@ -90,6 +90,15 @@ pub struct StageMove {
     pub to: Place,
 }
 
+/// How much of a record that the log refuses is in its dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectedContent {
+    /// Key, value and headers.
+    All,
+    /// Where it lies, and nothing of it: a letter with all of it was refused, too.
+    Nothing,
+}
+
 /// Everything that comes out of records and timers.
 #[derive(Debug, Clone, Default)]
 pub struct ChainOutput {
@@ -146,6 +155,19 @@ pub trait TaskOperators: Send + Sync + fmt::Debug {
         out: &mut ChainOutput,
     ) -> Result<(), Failure>;
 
+    /// Makes one record a dead letter, since the log refuses what [`record`](Self::record) makes of it.
+    ///
+    /// # Errors
+    /// Only what stops the stage.
+    fn reject(
+        &mut self,
+        state: &mut dyn TaskState,
+        time: TaskTime,
+        record: InputRecord<'_>,
+        reason: (&Failure, RejectedContent),
+        out: &mut ChainOutput,
+    ) -> Result<(), Failure>;
+
     /// Fires timers that are due, at most so many. Says whether more are.
     ///
     /// # Errors
@@ -164,7 +186,7 @@ pub trait TaskOperators: Send + Sync + fmt::Debug {
     /// Forgets what it holds in memory and reads it again: after a recovery, and after an epoch was taken back.
     fn reload(&mut self, state: &dyn TaskState, time: TaskTime);
 
-    /// The end of all inputs, in `mode batch`.
+    /// The end of all inputs: fires timers, due or not, at most so many. Says whether more are left.
     ///
     /// # Errors
     /// Only what stops the stage.
@@ -172,8 +194,17 @@ pub trait TaskOperators: Send + Sync + fmt::Debug {
         &mut self,
         state: &mut dyn TaskState,
         time: TaskTime,
+        limit: usize,
         out: &mut ChainOutput,
-    ) -> Result<(), Failure>;
+    ) -> Result<bool, Failure>;
+
+    /// Removes a batch of expired values of the states that are not cleaned up otherwise. Says whether all are gone.
+    ///
+    /// Calls that follow each other go on where the last one ended.
+    ///
+    /// # Errors
+    /// A row cannot be read.
+    fn clean(&mut self, state: &mut dyn TaskState, time: TaskTime) -> Result<bool, Failure>;
 
     /// Visits the records that wait.
     fn pending(&self, state: &dyn TaskState, visit: &mut dyn FnMut(PendingRecord));

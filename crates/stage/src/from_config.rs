@@ -1,5 +1,6 @@
 //! The settings of a stage from the sections `streams`, `resources` and `stage-namespace`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tidegate_config::{Config, Problem};
@@ -7,6 +8,7 @@ use tidegate_core::{GroupName, Topic};
 use tidegate_flow::plan::ProcessPlan;
 use tidegate_log::StartAt;
 
+use crate::checkpoint::CheckpointOptions;
 use crate::options::{RestartOptions, StageOptions, StreamOptions};
 
 impl StageOptions {
@@ -59,6 +61,16 @@ impl StageOptions {
             options.streams.insert(name.to_owned(), stream);
         }
         options.group_of(config, plan)?;
+        let kept = format!("checkpoints.\"{}\"", plan.checkpoint.to);
+        if config.names("checkpoints").contains(&&*plan.checkpoint.to)
+            && let Some(dir) = config.text(&format!("{kept}.path"))
+        {
+            let retain = config.integer(&format!("{kept}.retain")).unwrap_or(3);
+            options.checkpoints = Some(CheckpointOptions {
+                dir: Path::new(dir).join(process),
+                retain: usize::try_from(retain).unwrap_or(3),
+            });
+        }
         let path = format!("resources.\"{process}\"");
         if !config.names("resources").contains(&process) {
             return Ok(options);

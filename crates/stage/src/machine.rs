@@ -17,13 +17,15 @@ use tidegate_log::{
 
 use crate::chain::{OutputPartition, TaskOperators};
 use crate::recovery::RecoveredTask;
-use crate::task::{QueuedRecord, StageTask, TaskInput};
+use crate::task::{QueuedRecord, RecordPlace, StageTask, TaskInput};
 
 /// The first wait after a commit that was not done; doubled up to [`LONGEST_WAIT_MS`].
 const FIRST_WAIT_MS: i64 = 50;
 const LONGEST_WAIT_MS: i64 = 5_000;
 /// A task that is idle commits its offsets again after this time, so that a broker does not forget them.
 const IDLE_COMMIT_MS: i64 = 60 * 60 * 1_000;
+/// Timers that fire at once.
+const MAX_FIRED: usize = 1_000;
 /// Records that wait in the tasks of a shard before no more are taken.
 const MAX_QUEUED: usize = 20_000;
 
@@ -34,6 +36,8 @@ pub struct SinkTopic {
     pub topic: Topic,
     /// Its partitions.
     pub partitions: u32,
+    /// Bytes that a record may have there.
+    pub max_record_bytes: usize,
 }
 
 /// The settings of a machine.
@@ -55,8 +59,8 @@ pub struct MachineOptions {
     pub epoch_interval: Duration,
     /// Bytes that close an epoch.
     pub epoch_bytes: usize,
-    /// Whether the stage ends once its inputs are read up to where they ended at the start.
-    pub is_batch: bool,
+    /// How often the states are cleaned up that are not cleaned up otherwise.
+    pub clean_interval: Duration,
     /// The value of the header that names the group of a dead letter.
     pub group: String,
 }
@@ -79,6 +83,10 @@ pub enum MachineInput {
     Committed(Option<Vec<RecordPosition>>),
     /// The commit on its way was not done.
     NotCommitted(LogError),
+    /// Nobody can tell whether the commit on its way was done.
+    CommitUnknown(LogError),
+    /// All inputs are read to their ends: what waits in the state goes on now, as in `mode batch`.
+    Finish,
     /// Time passed.
     Tick,
     /// It shall take nothing new, finish what waits in its tasks, and end.
@@ -115,9 +123,20 @@ pub type NewOperators = Arc<dyn Fn() -> Result<Box<dyn TaskOperators>, Failure> 
 /// A commit on its way.
 #[derive(Debug, Default)]
 struct InFlight {
-    /// The tasks, with where the first piece of a base is among the records.
-    tasks: Vec<(i32, Option<usize>)>,
+    tasks: Vec<SentTask>,
     metrics: Vec<(usize, String)>,
+}
+
+/// The epoch of one task within a commit.
+#[derive(Debug)]
+struct SentTask {
+    partition: i32,
+    /// The assignment of the task: a later one takes no answer of an earlier one for its own.
+    fence: Option<Fence>,
+    records: u64,
+    last: Option<RecordPlace>,
+    /// Where the first piece of a base is among the records of the commit.
+    first_piece: Option<usize>,
 }
 
 /// Counts of a machine since its start.
@@ -151,6 +170,11 @@ pub struct Machine {
     open_bytes: usize,
     wait_until_ms: i64,
     failures: u32,
+    /// Records that close an epoch now: fewer than usual after the log refused one for what it held.
+    epoch_limit: u64,
+    /// When the states are cleaned up next.
+    clean_at_ms: Option<i64>,
+    is_finishing: bool,
     is_draining: bool,
     is_ended: bool,
     round_robin: u32,
@@ -172,6 +196,7 @@ impl Machine {
     #[must_use]
     pub fn new(options: MachineOptions, new_operators: NewOperators) -> Self {
         Self {
+            epoch_limit: options.epoch_records,
             options,
             new_operators,
             assigned: BTreeMap::new(),
@@ -183,6 +208,8 @@ impl Machine {
             open_bytes: 0,
             wait_until_ms: 0,
             failures: 0,
+            clean_at_ms: None,
+            is_finishing: false,
             is_draining: false,
             is_ended: false,
             round_robin: 0,
@@ -214,6 +241,16 @@ impl Machine {
                 queued: task.queue.len() as u64,
             }
         })
+    }
+
+    /// Whether it was told to [finish](MachineInput::Finish), and each of its tasks has committed that.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        let is_finished = |partition: &i32| {
+            let task = self.tasks.get(partition);
+            task.is_some_and(|task| task.is_finished && !task.is_open() && task.queue.is_empty())
+        };
+        self.is_finishing && self.in_flight.is_none() && self.assigned.keys().all(is_finished)
     }
 
     /// Whether it takes more records now.
@@ -250,6 +287,10 @@ impl Machine {
         if waits && self.in_flight.is_none() {
             soonest(now_ms);
         }
+        let cleans = self.tasks.values().any(StageTask::cleans);
+        if let Some(clean) = self.clean_at_ms.filter(|_| !self.tasks.is_empty()) {
+            soonest(if cleans { now_ms } else { clean });
+        }
         for task in self.tasks.values() {
             if let Some(due) = task.chain.next_due(&task.state) {
                 soonest(due.max(now_ms.saturating_add(1)));
@@ -280,6 +321,13 @@ impl Machine {
                 self.committed(positions.as_deref(), &mut effects)
             }
             MachineInput::NotCommitted(error) => self.not_committed(&error, now_ms, &mut effects),
+            MachineInput::CommitUnknown(error) => {
+                // The next start reads again how far it was committed.
+                let code = Code::from_static("stage.commit.unknown");
+                let message = format!("nobody can tell whether an epoch was committed: {error}");
+                self.fail(Failure::transient(code, message), &mut effects);
+            }
+            MachineInput::Finish => self.is_finishing = true,
             MachineInput::Tick => {}
             MachineInput::Drain => self.is_draining = true,
         }
@@ -430,8 +478,12 @@ impl Machine {
             return;
         };
         self.failures = 0;
-        for (partition, first_piece) in in_flight.tasks {
-            let Some(task) = self.tasks.get_mut(&partition) else {
+        let usual = self.options.epoch_records;
+        self.epoch_limit = self.epoch_limit.saturating_mul(2).min(usual);
+        for sent in in_flight.tasks {
+            let (partition, first_piece) = (sent.partition, sent.first_piece);
+            let task = self.tasks.get_mut(&partition);
+            let Some(task) = task.filter(|task| task.fence() == sent.fence) else {
                 continue;
             };
             let position = |index: usize| Some(positions?.get(index)?.offset.0);
@@ -439,6 +491,9 @@ impl Machine {
             if let Some(cut) = task.cut() {
                 let at = TopicPartition::new(self.options.changelog.clone(), partition);
                 effects.push(Effect::Cut(at, Offset(cut)));
+            }
+            for (at, offset) in task.cut_repartitions(usual) {
+                effects.push(Effect::Cut(at, offset));
             }
         }
         self.metrics.extend(in_flight.metrics);
@@ -458,7 +513,13 @@ impl Machine {
                 | LogError::Full { .. }
                 | LogError::Overloaded { .. }
         );
-        self.in_flight = None;
+        let sent = self.in_flight.take().unwrap_or_default();
+        if is_about_content(error) {
+            return match self.refuse_less(sent, error) {
+                Ok(()) => self.take_back(now_ms, effects),
+                Err(failure) => self.fail(failure, effects),
+            };
+        }
         if !is_taken_back && error.class() != FailureClass::Transient {
             let code = Code::from_static("stage.commit");
             let message = format!("an epoch cannot be committed: {error}");
@@ -468,6 +529,34 @@ impl Machine {
         let wait = FIRST_WAIT_MS << self.failures.min(10).saturating_sub(1);
         self.wait_until_ms = now_ms.saturating_add(wait.min(LONGEST_WAIT_MS));
         self.take_back(now_ms, effects);
+    }
+
+    /// The log refuses what an epoch holds. Shorter epochs find the record that it refuses, which becomes a dead
+    /// letter.
+    fn refuse_less(&mut self, sent: InFlight, error: &LogError) -> Result<(), Failure> {
+        let records: u64 = sent.tasks.iter().map(|task| task.records).sum();
+        if self.epoch_limit > 1 {
+            let refused = match records {
+                0 => self.epoch_limit,
+                some => some.min(self.epoch_limit),
+            };
+            self.epoch_limit = (refused / 2).max(1);
+            return Ok(());
+        }
+        let mut is_record = false;
+        for sent in sent.tasks {
+            let Some(place) = sent.last else { continue };
+            is_record = true;
+            let task = self.tasks.get_mut(&sent.partition);
+            if let Some(task) = task.filter(|task| task.fence() == sent.fence) {
+                task.refuse(place, refused_commit(error))?;
+            }
+        }
+        match is_record {
+            true => Ok(()),
+            // A single timer: there is no record that could be left out.
+            false => Err(refused_commit(error)),
+        }
     }
 
     /// Drops everything that is not committed, and reads it again.
@@ -485,11 +574,23 @@ impl Machine {
         }
     }
 
+    /// Whether epochs are shorter than usual, since the log refused one for what it held.
+    fn is_careful(&self) -> bool {
+        self.epoch_limit < self.options.epoch_records
+    }
+
+    /// Timers that fire at once.
+    fn fired_at_once(&self) -> usize {
+        let limit = usize::try_from(self.epoch_limit).unwrap_or(usize::MAX);
+        MAX_FIRED.min(limit).max(1)
+    }
+
     /// Whether the open epoch has to be closed.
     fn is_full(&self, now_ms: i64) -> bool {
         let records: u64 = self.tasks.values().map(|task| task.records).sum();
         let is_old = |opened: i64| now_ms >= opened.saturating_add(self.interval_ms());
-        records >= self.options.epoch_records
+        records >= self.epoch_limit
+            || self.is_careful() && self.tasks.values().any(StageTask::has_fired)
             || self.open_bytes >= self.options.epoch_bytes
             || self.opened_ms.is_some_and(is_old)
     }
@@ -506,7 +607,8 @@ impl Machine {
                 || self.is_draining
                 || !self.revoking.is_empty()
                 || self.tasks.values().any(|task| {
-                    task.is_finished || now_ms.saturating_sub(task.last_commit_ms) >= IDLE_COMMIT_MS
+                    let is_last = task.is_finished && task.is_open();
+                    is_last || now_ms.saturating_sub(task.last_commit_ms) >= IDLE_COMMIT_MS
                 });
             if wants && self.in_flight.is_none() {
                 self.close(now_ms, effects);
@@ -522,10 +624,7 @@ impl Machine {
                 .tasks
                 .values()
                 .all(|task| !task.is_open() && task.queue.is_empty());
-        let is_read = self.options.is_batch
-            && !self.tasks.is_empty()
-            && self.tasks.values().all(|task| task.is_finished);
-        if is_idle && (self.is_draining || is_read) {
+        if is_idle && self.is_draining {
             self.is_ended = true;
             effects.push(Effect::Drained);
         }
@@ -534,8 +633,10 @@ impl Machine {
 
     /// Handles records and timers until the epoch is full or nothing waits. Says whether nothing waits.
     fn fill(&mut self, now_ms: i64) -> Result<bool, Failure> {
+        self.clean(now_ms)?;
         let partitions: Vec<i32> = self.tasks.keys().copied().collect();
         let mut is_done = true;
+        let at_once = self.fired_at_once();
         for partition in partitions {
             if self.is_revoking(partition) {
                 continue;
@@ -551,14 +652,14 @@ impl Machine {
                 let (bytes, outputs) = (task.open_bytes(), task.out.outputs.len());
                 // Timers can set timers for ever; those of a draining stage fire in its next run.
                 if !self.is_draining {
-                    task.fire(now_ms, epoch_start)?;
+                    task.fire(now_ms, epoch_start, at_once)?;
                 }
                 let mut goes_on = task.has_due && !self.is_draining;
                 if !goes_on {
                     goes_on = task.handle(now_ms, epoch_start, &self.options.cluster)?;
                 }
-                if !goes_on && self.options.is_batch {
-                    task.finish(now_ms, epoch_start)?;
+                if !goes_on && self.is_finishing && !task.is_finished {
+                    goes_on = task.finish(now_ms, epoch_start, at_once)?;
                 }
                 let written = task.out.outputs.iter().skip(outputs);
                 let written: usize = written
@@ -581,6 +682,30 @@ impl Machine {
         Ok(is_done)
     }
 
+    /// Does a batch of the clean-up of each task, once it is time.
+    fn clean(&mut self, now_ms: i64) -> Result<(), Failure> {
+        let interval = i64::try_from(self.options.clean_interval.as_millis()).unwrap_or(i64::MAX);
+        let next = now_ms.saturating_add(interval);
+        let at = *self.clean_at_ms.get_or_insert(next);
+        if now_ms >= at {
+            self.clean_at_ms = Some(next);
+            self.tasks.values_mut().for_each(StageTask::begin_clean);
+        }
+        if self.is_full(now_ms) || self.is_draining || !self.revoking.is_empty() {
+            return Ok(());
+        }
+        let epoch_start = self.opened_ms.unwrap_or(now_ms);
+        for task in self.tasks.values_mut() {
+            let bytes = task.open_bytes();
+            task.clean(now_ms, epoch_start)?;
+            self.open_bytes += task.open_bytes().saturating_sub(bytes);
+            if task.is_open() && self.opened_ms.is_none() {
+                self.opened_ms = Some(now_ms);
+            }
+        }
+        Ok(())
+    }
+
     fn is_revoking(&self, partition: i32) -> bool {
         self.revoking.iter().any(|at| at.partition.0 == partition)
     }
@@ -598,7 +723,8 @@ impl Machine {
             if !task.is_open() && !is_idle {
                 continue;
             }
-            self.in_flight_counts.records_in += task.records;
+            let (records, last) = (task.records, task.last());
+            self.in_flight_counts.records_in += records;
             let outputs = std::mem::take(&mut task.out.outputs);
             in_flight.metrics.append(&mut task.out.metrics);
             let letters = outputs
@@ -616,9 +742,13 @@ impl Machine {
             let changelog = &self.options.changelog;
             let sealed = task.seal(changelog, self.options.partitions, appends, now_ms);
             let before = commit.appends.len();
-            in_flight
-                .tasks
-                .push((partition, sealed.first_piece.map(|index| before + index)));
+            in_flight.tasks.push(SentTask {
+                partition,
+                fence: task.fence(),
+                records,
+                last,
+                first_piece: sealed.first_piece.map(|index| before + index),
+            });
             commit.appends.extend(sealed.appends);
             commit.offsets.extend(sealed.offsets);
         }
@@ -642,7 +772,7 @@ impl Machine {
             let is_open = self.tasks.get(&partition).is_some_and(StageTask::is_open);
             let sent = self.in_flight.as_ref();
             let is_sent =
-                sent.is_some_and(|sent| sent.tasks.iter().any(|(one, _)| *one == partition));
+                sent.is_some_and(|sent| sent.tasks.iter().any(|one| one.partition == partition));
             if !is_open && !is_sent {
                 self.revoking.remove(&at);
                 released.push(at);
@@ -681,6 +811,23 @@ pub struct TaskStatus {
     pub bytes: u64,
     /// Records that wait in it.
     pub queued: u64,
+}
+
+/// Whether the log refuses an epoch for what it holds, whoever sends it and whenever.
+fn is_about_content(error: &LogError) -> bool {
+    matches!(
+        error,
+        LogError::RecordTooLarge { .. }
+            | LogError::HeaderTooLong { .. }
+            | LogError::CommitTooLarge { .. }
+            | LogError::RecordRefused { .. }
+    )
+}
+
+fn refused_commit(error: &LogError) -> Failure {
+    let code = Code::from_static("stage.commit.refused");
+    let message = format!("an epoch cannot be committed: {error}");
+    Failure::new(FailureClass::System, code, message)
 }
 
 /// The outputs as appends to their topics.

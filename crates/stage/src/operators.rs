@@ -40,7 +40,9 @@ use self::combine::Kept;
 use self::moving::{InputEvent, Moving, StepFailure, ms, timestamp};
 use self::progress::Progress;
 use self::results::{InHand, RecordAsCame, RecordResults, is_foreign};
-use crate::chain::{ChainInput, ChainOutput, InputRecord, PendingRecord, TaskOperators, TaskTime};
+use crate::chain::{
+    ChainInput, ChainOutput, InputRecord, PendingRecord, RejectedContent, TaskOperators, TaskTime,
+};
 use crate::task_state::codec::{Reader, Writer, split_key};
 use crate::task_state::journal::{StateJournal, rows, rows_from};
 use crate::task_state::{TableId, TaskState};
@@ -64,8 +66,10 @@ const CLEANUP_BATCH: usize = 256;
 pub struct ChainOptions {
     /// The instance of the stage, which dead letters name.
     pub instance: String,
-    /// Bytes that the key and the value of an output may have. A record that makes a larger one fails.
+    /// Bytes that an output may have, with its key and its headers. A record that makes a larger one fails.
     pub max_record_bytes: usize,
+    /// The same for streams whose topics take other records than most.
+    pub max_stream_bytes: BTreeMap<String, usize>,
     /// How long a stream may be silent before it stops holding back the watermark, where it is not 30 seconds.
     pub idle_timeout_ms: BTreeMap<String, u64>,
     /// Whether records whose key is not that of the step go through a topic of the stage's own. With one
@@ -80,10 +84,19 @@ impl Default for ChainOptions {
         Self {
             instance: "0".to_owned(),
             max_record_bytes: 1_000_000,
+            max_stream_bytes: BTreeMap::new(),
             idle_timeout_ms: BTreeMap::new(),
             is_repartitioned: true,
             functions: Arc::default(),
         }
+    }
+}
+
+impl ChainOptions {
+    /// Bytes that an output for a stream may have.
+    fn record_limit(&self, stream: &str) -> usize {
+        let of_stream = self.max_stream_bytes.get(stream).copied();
+        of_stream.unwrap_or(self.max_record_bytes)
     }
 }
 
@@ -499,7 +512,7 @@ impl TaskChain {
         let is_time = |last: i64| now.saturating_sub(last) >= TIDY_EVERY_MS;
         if !self.fixed.process.state.is_empty() && self.tidied_at.is_none_or(is_time) {
             self.tidied_at = Some(now);
-            self.clean(state, now, "background")?;
+            self.clean_batch(state, now, "background")?;
         }
         Ok(())
     }
@@ -508,7 +521,7 @@ impl TaskChain {
     ///
     /// # Errors
     /// A row cannot be read.
-    fn clean(
+    fn clean_batch(
         &mut self,
         state: &mut dyn TaskState,
         now: i64,
@@ -538,21 +551,6 @@ impl TaskChain {
             }
         }
         Ok(is_done)
-    }
-
-    /// Removes a batch of expired values of the states that are cleaned up at checkpoints. Says whether all are gone.
-    ///
-    /// It belongs to the epoch that it is called in. Calls that follow each other go on where the last one ended.
-    ///
-    /// # Errors
-    /// A row cannot be read.
-    pub fn clean_at_checkpoint(
-        &mut self,
-        state: &mut dyn TaskState,
-        time: TaskTime,
-    ) -> Result<bool, Failure> {
-        let now = self.ready(state, time)?;
-        self.clean(state, now, "on_checkpoint")
     }
 }
 
@@ -757,6 +755,52 @@ impl TaskOperators for TaskChain {
         Ok(())
     }
 
+    fn reject(
+        &mut self,
+        state: &mut dyn TaskState,
+        time: TaskTime,
+        record: InputRecord<'_>,
+        (failure, keep): (&Failure, RejectedContent),
+        out: &mut ChainOutput,
+    ) -> Result<(), Failure> {
+        let now = self.ready(state, time)?;
+        self.progress.clock = Some(now);
+        let times = (now, time.epoch_start_ms);
+        let mut run = Self::run(&self.fixed, &mut self.progress, state, times);
+        let event = InputEvent {
+            input: u16::try_from(record.input).unwrap_or(u16::MAX),
+            id: record.id,
+        };
+        run.in_hand = Some(InHand {
+            event,
+            place: Place::Queued,
+            copies: 0,
+        });
+        let (mut metadata, is_kept) = (metadata_of(record), keep == RejectedContent::All);
+        let of_log = &record.record.record;
+        let mut message = failure.message.clone();
+        if !is_kept {
+            metadata.key = None;
+            let size = of_log.size();
+            message.push_str(&format!(
+                "; with its content of {size} bytes the dead letter was refused, too: the record lies where it came from"
+            ));
+        }
+        let refusal = StepRefusal::new(FailureKind::Transform, "stage.commit.refused", message);
+        let came = RecordAsCame {
+            metadata: &metadata,
+            key: of_log.key.as_ref().filter(|_| is_kept),
+            value: of_log.value.clone().filter(|_| is_kept),
+            headers: is_kept.then_some(&of_log.headers),
+            events: &[event],
+        };
+        let fixed = run.fixed;
+        run.bury(&fixed.dead_letters, &refusal, "commit", &came);
+        run.commit(out)?;
+        self.save(state);
+        Ok(())
+    }
+
     fn fire(
         &mut self,
         state: &mut dyn TaskState,
@@ -816,13 +860,18 @@ impl TaskOperators for TaskChain {
         &mut self,
         state: &mut dyn TaskState,
         time: TaskTime,
+        limit: usize,
         out: &mut ChainOutput,
-    ) -> Result<(), Failure> {
-        while self.fire_until(state, (time, None), FIRED_AT_ONCE, out)? {}
-        if self.fixed.process.mode == ModePlan::Batch {
-            while self.fire_until(state, (time, Some(i64::MAX)), FIRED_AT_ONCE, out)? {}
-        }
-        Ok(())
+    ) -> Result<bool, Failure> {
+        let is_batch = self.fixed.process.mode == ModePlan::Batch;
+        let has_more = self.fire_until(state, (time, None), limit, out)?
+            || is_batch && self.fire_until(state, (time, Some(i64::MAX)), limit, out)?;
+        Ok(has_more)
+    }
+
+    fn clean(&mut self, state: &mut dyn TaskState, time: TaskTime) -> Result<bool, Failure> {
+        let now = self.ready(state, time)?;
+        self.clean_batch(state, now, "on_checkpoint")
     }
 
     fn pending(&self, state: &dyn TaskState, visit: &mut dyn FnMut(PendingRecord)) {

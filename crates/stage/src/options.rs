@@ -7,6 +7,8 @@ use tidegate_core::{GroupName, NameError, Topic};
 use tidegate_flow::plan::{ModePlan, ProcessPlan};
 use tidegate_log::{OwnedGroup, StartAt};
 
+use crate::checkpoint::CheckpointOptions;
+
 /// Where a stream of a flow lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamOptions {
@@ -82,6 +84,8 @@ pub struct StageOptions {
     pub restart: RestartOptions,
     /// The first part of the names of metrics.
     pub namespace: String,
+    /// Where checkpoints are kept; none takes none.
+    pub checkpoints: Option<CheckpointOptions>,
     /// Whether input topics that are missing are made with the usual number of partitions.
     pub makes_inputs: bool,
 }
@@ -105,6 +109,7 @@ impl StageOptions {
             drain_timeout: Duration::from_secs(600),
             restart: RestartOptions::default(),
             namespace: "tidegate".to_owned(),
+            checkpoints: None,
             makes_inputs: false,
         })
     }

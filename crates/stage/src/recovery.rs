@@ -2,21 +2,19 @@
 
 use bytes::Bytes;
 
-use crate::changelog::{EpochMark, Frame, FrameError, InputOffset, chain_checksum};
-use crate::state::backend::StateBackend;
+use crate::changelog::{DeltaFrame, EpochMark, Frame, FrameError, InputOffset, chain_checksum};
+use crate::state::backend::{MapBackend, StateBackend};
 
 /// A state that cannot be recovered. No restart mends it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
     /// The changelog holds state, and the group has no committed offsets.
     #[error(
-        "the changelog of partition {partition} holds {records} records, and the group has committed no offset"
+        "the changelog of partition {partition} holds frames, and the group has committed no offset"
     )]
     OffsetsForgotten {
         /// The partition.
         partition: i32,
-        /// Its records.
-        records: i64,
     },
     /// Some inputs have committed offsets and others, which were read before, have none.
     #[error("input `{topic}` of partition {partition} has no committed offset any more")]
@@ -158,25 +156,31 @@ pub enum RecoveryStart {
     },
 }
 
-/// Decides where a recovery begins. `changelog` has the first offset and the one behind the last.
+/// The extent of a changelog, as readers see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangelogExtent {
+    /// Its first offset.
+    pub start: i64,
+    /// The offset behind its last one.
+    pub end: i64,
+    /// Whether there is a record in between. Offsets alone do not tell: on Kafka, aborted commits take some.
+    pub has_frames: bool,
+}
+
+/// The epoch that the inputs of a task were committed with; none before the first commit.
 ///
 /// # Errors
-/// Offsets and changelog do not belong together.
-pub fn start(
+/// The inputs do not belong together, or another program committed them.
+pub fn committed_mark(
     partition: i32,
     inputs: &[InputCommitted],
-    changelog: (i64, i64),
-) -> Result<RecoveryStart, RecoveryError> {
-    let (first, end) = changelog;
+) -> Result<Option<EpochMark>, RecoveryError> {
     let mut mark: Option<EpochMark> = None;
     for input in inputs {
-        let Some((_, metadata)) = &input.committed else {
+        // `Latest` commits where a group begins, without a text.
+        let Some((_, metadata)) = input.committed.as_ref().filter(|held| !held.1.is_empty()) else {
             continue;
         };
-        // `Latest` commits where a group begins, without a text.
-        if metadata.is_empty() && mark.is_none() && first == end {
-            continue;
-        }
         let found = EpochMark::parse(metadata).ok_or_else(|| RecoveryError::ForeignOffset {
             partition,
             topic: input.topic.clone(),
@@ -191,23 +195,30 @@ pub fn start(
             });
         }
     }
-    let Some(mark) = mark else {
-        return match first == end {
-            true => Ok(RecoveryStart::First { base: end }),
-            false => Err(RecoveryError::OffsetsForgotten {
-                partition,
-                records: end - first,
-            }),
-        };
-    };
-    if mark.base < first {
-        return Err(RecoveryError::BaseMissing {
+    Ok(mark)
+}
+
+/// Decides where a recovery begins.
+///
+/// # Errors
+/// Offsets and changelog do not belong together.
+pub fn start(
+    partition: i32,
+    mark: Option<EpochMark>,
+    changelog: ChangelogExtent,
+) -> Result<RecoveryStart, RecoveryError> {
+    match mark {
+        None if changelog.has_frames => Err(RecoveryError::OffsetsForgotten { partition }),
+        None => Ok(RecoveryStart::First {
+            base: changelog.end,
+        }),
+        Some(mark) if mark.base < changelog.start => Err(RecoveryError::BaseMissing {
             partition,
-            start: first,
+            start: changelog.start,
             base: mark.base,
-        });
+        }),
+        Some(mark) => Ok(RecoveryStart::Replay { mark }),
     }
-    Ok(RecoveryStart::Replay { mark })
 }
 
 /// The state of a task after its last committed epoch.
@@ -223,13 +234,30 @@ pub struct RecoveredTask {
     pub clock_ms: i64,
     /// Bytes of the changelog that were read.
     pub replayed_bytes: u64,
-    /// The offsets behind the last records of the inputs, where they were asked for.
-    pub ends: Vec<i64>,
+}
+
+impl RecoveredTask {
+    /// A task that never committed anything; its changelog begins here.
+    #[must_use]
+    pub fn first(base: i64) -> Self {
+        Self {
+            backend: Box::new(MapBackend::default()),
+            epoch: 0,
+            base,
+            clock_ms: 0,
+            replayed_bytes: 0,
+        }
+    }
 }
 
 /// A replay of frames, in the order of the log.
+///
+/// An [audit](Self::of_audit) reads on behind a frame that cannot be used, and keeps the error. So what else is
+/// there is counted.
 #[derive(Debug)]
 pub struct Replay {
+    /// The errors so far; none where the first one ends it.
+    faults: Option<Vec<RecoveryError>>,
     partition: i32,
     partitions: u32,
     mark: EpochMark,
@@ -262,6 +290,7 @@ impl Replay {
         backend: Box<dyn StateBackend>,
     ) -> Self {
         Self {
+            faults: None,
             partition,
             partitions,
             mark,
@@ -275,6 +304,25 @@ impl Replay {
         }
     }
 
+    /// The same, which reads on behind what cannot be used.
+    #[must_use]
+    pub fn of_audit(mut self) -> Self {
+        self.faults = Some(Vec::new());
+        self
+    }
+
+    /// An error, where nothing is read behind the first one; else it is kept.
+    ///
+    /// # Errors
+    /// The replay ends with it.
+    pub fn fault(&mut self, error: RecoveryError) -> Result<(), RecoveryError> {
+        match &mut self.faults {
+            Some(faults) => faults.push(error),
+            None => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Takes the next frame.
     ///
     /// # Errors
@@ -282,53 +330,71 @@ impl Replay {
     pub fn frame(&mut self, offset: i64, bytes: &Bytes) -> Result<(), RecoveryError> {
         self.bytes += bytes.len() as u64;
         let partition = self.partition;
-        let frame = Frame::decode(bytes).map_err(|error| RecoveryError::Frame {
-            partition,
-            offset,
-            error,
-        })?;
-        let delta = match frame {
-            Frame::Piece(piece) => {
+        let delta = match Frame::decode(bytes) {
+            Ok(Frame::Piece(piece)) => {
                 self.backend
                     .replace(&piece.from, piece.to.as_ref(), piece.entries);
                 return Ok(());
             }
-            Frame::Delta(delta) => delta,
+            Ok(Frame::Delta(delta)) => delta,
+            Err(error) => {
+                return self.fault(RecoveryError::Frame {
+                    partition,
+                    offset,
+                    error,
+                });
+            }
         };
-        let gap = |before| RecoveryError::Gap {
-            partition,
-            before,
-            after: delta.epoch,
-            offset,
-        };
-        let mut open = match self.open.take() {
-            Some(open) if open.epoch == delta.epoch && open.parts == delta.part => open,
-            Some(open) => return Err(gap(open.epoch)),
-            None if delta.part != 0 => return Err(gap(self.complete.unwrap_or(0))),
+        if delta.partitions != self.partitions {
+            self.fault(RecoveryError::PartitionsChanged {
+                before: delta.partitions,
+                now: self.partitions,
+            })?;
+        }
+        let (epoch, part) = (delta.epoch, delta.part);
+        if self.faults.is_some() && epoch > self.mark.epoch {
+            // The committed epoch itself could not be read, and this one is not committed yet.
+            self.complete = Some(epoch);
+            return Ok(());
+        }
+        let open = self.open.take();
+        let open = match open.filter(|open| open.epoch == epoch && open.parts == part) {
+            Some(open) => open,
             None => {
-                if let Some(complete) = self.complete.filter(|last| last + 1 != delta.epoch) {
-                    return Err(gap(complete));
+                let before = self.complete.unwrap_or(0);
+                let is_next = self.complete.is_none_or(|last| last + 1 == epoch);
+                // Behind a frame that cannot be read there is a gap, which says nothing more.
+                let is_known = self
+                    .faults
+                    .as_ref()
+                    .is_some_and(|faults| !faults.is_empty());
+                if (part != 0 || !is_next) && !is_known {
+                    self.fault(RecoveryError::Gap {
+                        partition,
+                        before,
+                        after: epoch,
+                        offset,
+                    })?;
                 }
                 OpenEpoch {
-                    epoch: delta.epoch,
-                    parts: 0,
+                    epoch,
+                    parts: part,
                     crc: 0,
                     changes: Vec::new(),
                 }
             }
         };
-        if delta.partitions != self.partitions {
-            return Err(RecoveryError::PartitionsChanged {
-                before: delta.partitions,
-                now: self.partitions,
-            });
-        }
+        self.take_delta(open, delta, bytes);
+        Ok(())
+    }
+
+    fn take_delta(&mut self, mut open: OpenEpoch, delta: DeltaFrame, bytes: &Bytes) {
         open.parts += 1;
         open.crc = chain_checksum(open.crc, bytes);
         open.changes.extend(delta.changes);
         if !delta.is_last {
             self.open = Some(open);
-            return Ok(());
+            return;
         }
         self.backend
             .apply(open.epoch, open.changes.into_iter().collect());
@@ -336,36 +402,77 @@ impl Replay {
         self.crc = open.crc;
         self.inputs = delta.inputs;
         self.clock_ms = delta.clock_ms;
-        Ok(())
     }
 
-    /// Whether the committed epoch is there whole.
+    /// Whether the committed epoch is there whole, or one behind it.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.complete == Some(self.mark.epoch)
+        self.complete.is_some_and(|epoch| epoch >= self.mark.epoch)
     }
 
     /// The end of the changelog: what was read must be what was committed.
     ///
     /// # Errors
     /// It is not.
-    pub fn finish(self, inputs: &[InputCommitted]) -> Result<RecoveredTask, RecoveryError> {
+    pub fn finish(mut self, inputs: &[InputCommitted]) -> Result<RecoveredTask, RecoveryError> {
+        for error in self.differences(inputs) {
+            self.fault(error)?;
+        }
+        Ok(self.task())
+    }
+
+    /// The end of an audit: the state as far as it can be read, and what is wrong with it.
+    #[must_use]
+    pub fn finish_audit(
+        mut self,
+        inputs: &[InputCommitted],
+    ) -> (RecoveredTask, Vec<RecoveryError>) {
+        let differences = self.differences(inputs);
+        let mut faults = self.faults.take().unwrap_or_default();
+        // A frame that cannot be read makes the rest differ; that says nothing more.
+        if faults.is_empty() {
+            faults = differences;
+        }
+        (self.task(), faults)
+    }
+
+    /// Whatever the frames hold, up to the last whole epoch, with the offsets of that epoch; none without one.
+    #[must_use]
+    pub fn last(self) -> Option<(RecoveredTask, Vec<InputOffset>)> {
+        let epoch = self.complete?;
+        let inputs = self.inputs.clone();
+        let task = self.task();
+        Some((RecoveredTask { epoch, ..task }, inputs))
+    }
+
+    fn task(self) -> RecoveredTask {
+        RecoveredTask {
+            backend: self.backend,
+            epoch: self.mark.epoch,
+            base: self.mark.base,
+            clock_ms: self.clock_ms,
+            replayed_bytes: self.bytes,
+        }
+    }
+
+    /// How the last epoch differs from the one that was committed.
+    fn differences(&self, inputs: &[InputCommitted]) -> Vec<RecoveryError> {
         let (partition, epoch) = (self.partition, self.mark.epoch);
         if let Some(open) = &self.open {
-            return Err(RecoveryError::Gap {
+            return vec![RecoveryError::Gap {
                 partition,
                 before: open.epoch,
                 after: open.epoch,
                 offset: -1,
-            });
+            }];
         }
         let found = self.complete.unwrap_or(0);
         if found != epoch {
-            return Err(RecoveryError::OtherEpoch {
+            return vec![RecoveryError::OtherEpoch {
                 partition,
                 found,
                 committed: epoch,
-            });
+            }];
         }
         let differs = |what| RecoveryError::OtherFrames {
             partition,
@@ -373,7 +480,7 @@ impl Replay {
             what,
         };
         if self.crc != self.mark.crc {
-            return Err(differs("the checksums"));
+            return vec![differs("the checksums")];
         }
         for kept in &self.inputs {
             let Some(input) = inputs.iter().find(|input| input.topic == kept.topic) else {
@@ -381,22 +488,15 @@ impl Replay {
             };
             match &input.committed {
                 None => {
-                    return Err(RecoveryError::OffsetMissing {
+                    return vec![RecoveryError::OffsetMissing {
                         partition,
                         topic: kept.topic.clone(),
-                    });
+                    }];
                 }
-                Some((next, _)) if *next != kept.next => return Err(differs("the offsets")),
+                Some((next, _)) if *next != kept.next => return vec![differs("the offsets")],
                 Some(_) => {}
             }
         }
-        Ok(RecoveredTask {
-            backend: self.backend,
-            epoch,
-            base: self.mark.base,
-            clock_ms: self.clock_ms,
-            replayed_bytes: self.bytes,
-            ends: Vec::new(),
-        })
+        Vec::new()
     }
 }

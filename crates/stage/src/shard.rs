@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Spawn};
-use tidegate_core::{Code, Failure, FailureClass, GroupName, Mutex, Offset, Topic};
+use tidegate_core::{Classify, Code, Failure, FailureClass, GroupName, Mutex, Offset, Topic};
 use tidegate_log::{
     Assignment, Commit, Fence, Log, LogError, Read, RecordPosition, Session, SessionEvent,
     TopicPartition,
@@ -13,9 +13,14 @@ use tidegate_log::{
 use tokio::sync::mpsc;
 
 use crate::chain::TaskTime;
+use crate::changelog::{EpochMark, InputOffset};
+use crate::commit_outcome::{AskedOffset, CommitOutcome, commit_outcome};
 use crate::machine::{Effect, Machine, MachineCounts, MachineInput, TaskStatus};
 use crate::planted_bugs::{PlantedStageBug, is};
-use crate::recovery::{self, InputCommitted, RecoveredTask, RecoveryError, RecoveryStart, Replay};
+use crate::recovery::{
+    self, ChangelogExtent, InputCommitted, RecoveredTask, RecoveryError, RecoveryStart, Replay,
+};
+use crate::stage::SESSION_CLOSED;
 use crate::state::backend::{MapBackend, StateBackend};
 
 /// The wait before asking again what is committed, or reading again what did not answer.
@@ -28,7 +33,6 @@ pub(crate) struct RecoverySettings {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) changelog: Topic,
     pub(crate) partitions: u32,
-    pub(crate) is_batch: bool,
 }
 
 /// A look at the tasks of a shard, between two of its steps.
@@ -38,7 +42,9 @@ pub(crate) type MachineLook = Box<dyn FnOnce(&Machine, TaskTime) + Send>;
 pub(crate) enum ShardQuestion {
     /// Looks at its tasks.
     Look(MachineLook),
-    /// Finish and end.
+    /// All inputs are read: what waits in the state goes on.
+    Finish,
+    /// End once everything is committed.
     Drain,
 }
 
@@ -53,6 +59,8 @@ impl std::fmt::Debug for ShardQuestion {
 pub(crate) struct ShardStatus {
     pub(crate) counts: MachineCounts,
     pub(crate) tasks: Vec<TaskStatus>,
+    /// Nothing waits in its tasks any more, in `mode batch`.
+    pub(crate) is_finished: bool,
 }
 
 /// A shard, ready to run.
@@ -70,9 +78,41 @@ pub(crate) struct Shard {
 /// Told after each committed epoch: counts, values of declared metrics, bytes of state.
 pub(crate) type OnNews = Arc<dyn Fn(MachineCounts, Vec<(usize, String)>, u64) + Send + Sync>;
 
-type CommitFuture =
-    Pin<Box<dyn Future<Output = Result<Option<Vec<RecordPosition>>, LogError>> + Send>>;
+/// The end of a commit.
+enum CommitEnd {
+    /// It was done; the places of its records are not always known.
+    Done(Option<Vec<RecordPosition>>),
+    /// It was not done.
+    NotDone(LogError),
+    /// Nobody can tell.
+    Unknown(LogError),
+}
+
+type CommitFuture = Pin<Box<dyn Future<Output = CommitEnd> + Send>>;
 type Recovered = (i32, Fence, Result<RecoveredTask, Failure>);
+
+/// Tells the end of a recovery. One that panics tells it by being dropped.
+struct RecoveryEnd {
+    partition: i32,
+    fence: Fence,
+    tell: Option<mpsc::UnboundedSender<Recovered>>,
+}
+
+impl RecoveryEnd {
+    fn tell(&mut self, recovered: Result<RecoveredTask, Failure>) {
+        if let Some(tell) = self.tell.take() {
+            tell.send((self.partition, self.fence, recovered)).ok();
+        }
+    }
+}
+
+impl Drop for RecoveryEnd {
+    fn drop(&mut self) {
+        let message = "a recovery panicked; the log of the process says where";
+        let code = Code::from_static("stage.panic");
+        self.tell(Err(Failure::transient(code, message)));
+    }
+}
 
 /// The wall time at the start and the time since then: it follows no jump of the wall clock.
 struct TaskClock {
@@ -122,8 +162,9 @@ impl Shard {
                 done = answer(&mut commit) => {
                     commit = None;
                     match done {
-                        Ok(positions) => MachineInput::Committed(positions),
-                        Err(error) => MachineInput::NotCommitted(error),
+                        CommitEnd::Done(positions) => MachineInput::Committed(positions),
+                        CommitEnd::NotDone(error) => MachineInput::NotCommitted(error),
+                        CommitEnd::Unknown(error) => MachineInput::CommitUnknown(error),
                     }
                 }
                 Some((partition, fence, recovered)) = recovered.recv() => {
@@ -136,6 +177,7 @@ impl Shard {
                         look(&self.machine, TaskTime { now_ms, epoch_start_ms: now_ms });
                         continue;
                     }
+                    Some(ShardQuestion::Finish) => MachineInput::Finish,
                     Some(ShardQuestion::Drain) => MachineInput::Drain,
                     None => {
                         is_asked = false;
@@ -196,6 +238,7 @@ impl Shard {
         let metrics = self.machine.take_metrics();
         let counts = self.machine.counts();
         let mut status = self.status.lock();
+        status.is_finished = self.machine.is_finished();
         if status.counts != counts || status.tasks.is_empty() || !metrics.is_empty() {
             status.counts = counts;
             status.tasks = self.machine.tasks().collect();
@@ -228,20 +271,23 @@ impl Shard {
         tell: &mpsc::UnboundedSender<Recovered>,
     ) {
         let settings = self.recovery.clone();
-        let tell = tell.clone();
+        let mut end = RecoveryEnd {
+            partition,
+            fence: inputs.first().map_or(Fence(0), |first| first.fence),
+            tell: Some(tell.clone()),
+        };
         let name = format!("stage-recovery-{partition}");
         let task = self.spawn.spawn(
             &name,
             Box::pin(async move {
-                let fence = inputs.first().map_or(Fence(0), |first| first.fence);
                 let recovered = settings.recover(partition, &inputs).await;
-                tell.send((partition, fence, recovered)).ok();
+                end.tell(recovered);
             }),
         );
         drop(task);
     }
 
-    /// The commit of an epoch. The committed offset decides where its answer was lost.
+    /// The commit of an epoch. The committed offsets decide where its answer was lost.
     fn commit(&self, mut commit: Commit) -> CommitFuture {
         let session = Arc::clone(&self.session);
         let log = Arc::clone(&self.recovery.log);
@@ -250,102 +296,100 @@ impl Shard {
         Box::pin(async move {
             if is(PlantedStageBug::OffsetsBeforeOutputs) {
                 let appends = std::mem::take(&mut commit.appends);
-                session.commit(commit.clone()).await?;
-                return log.append(appends).await.map(Some);
+                let done = match session.commit(commit.clone()).await {
+                    Ok(_) => log.append(appends).await,
+                    Err(error) => Err(error),
+                };
+                return done.map_or_else(CommitEnd::NotDone, |at| CommitEnd::Done(Some(at)));
             }
-            let asked = commit.offsets.first().map(|first| {
-                let wanted = (first.next, first.metadata.clone());
-                (first.at.clone(), wanted)
-            });
+            let asked: Vec<AskedOffset> = commit.offsets.iter().map(AskedOffset::of).collect();
+            let at: Vec<TopicPartition> = commit.offsets.iter().map(|one| one.at.clone()).collect();
             let error = match session.commit(commit).await {
-                Ok(positions) => return Ok(Some(positions)),
-                Err(error) => error,
-            };
-            let (LogError::OutcomeUnknown { .. }, Some((at, (next, metadata)))) = (&error, asked)
-            else {
-                return Err(error);
+                Ok(positions) => return CommitEnd::Done(Some(positions)),
+                Err(error @ LogError::OutcomeUnknown { .. }) => error,
+                Err(error) => return CommitEnd::NotDone(error),
             };
             loop {
-                match log.committed(&group, std::slice::from_ref(&at)).await {
+                match log.committed(&group, &at).await {
                     Ok(found) => {
-                        let found = found.into_iter().next().flatten();
-                        // All of it is there, or nothing: one partition tells.
-                        return match found {
-                            Some(found) if found.next == next && found.metadata == metadata => {
-                                Ok(None)
-                            }
-                            _ => Err(error),
+                        return match commit_outcome(&asked, &found) {
+                            CommitOutcome::Done => CommitEnd::Done(None),
+                            CommitOutcome::NotDone => CommitEnd::NotDone(error),
                         };
                     }
-                    Err(LogError::Closed | LogError::Stopped { .. }) => return Err(error),
-                    Err(_) => clock.sleep(ASK_AGAIN).await,
+                    Err(why) if !may_answer_later(&why) => {
+                        tracing::error!(error = %why, "nobody can tell whether an epoch was committed");
+                        return CommitEnd::Unknown(error);
+                    }
+                    Err(why) => {
+                        tracing::warn!(error = %why, "the log does not tell yet whether an epoch was committed");
+                        clock.sleep(ASK_AGAIN).await;
+                    }
                 }
             }
         })
     }
 }
 
-/// The answer to the commit on its way; never, where there is none.
-async fn answer(
-    commit: &mut Option<CommitFuture>,
-) -> Result<Option<Vec<RecordPosition>>, LogError> {
+/// Whether the same question may have an answer later.
+fn may_answer_later(error: &LogError) -> bool {
+    error.class() == FailureClass::Transient && !matches!(error, LogError::Closed)
+}
+
+/// The end of the commit on its way; never, where there is none.
+async fn answer(commit: &mut Option<CommitFuture>) -> CommitEnd {
     match commit {
         Some(commit) => commit.await,
         None => std::future::pending().await,
     }
 }
 
-/// A failure of a poll that stops the stage; none where polling goes on.
+/// A failure of a poll that ends the shard; none where polling goes on.
 fn poll_failure(error: LogError, was_lost: bool) -> Option<Failure> {
-    let (code, message) = match &error {
-        LogError::Closed if !was_lost => {
-            let code = Code::from_static("stage.session.closed");
-            return Some(Failure::transient(code, "the log ended the session"));
-        }
-        LogError::Closed => (
-            "stage.instance.taken",
-            "another process with the same instance name took this one's place".to_owned(),
-        ),
-        LogError::OutOfRange { .. } => (
-            "stage.offset.lost",
-            format!("the next record of an input is not in the log any more: {error}"),
-        ),
-        LogError::Damaged { .. } => (
-            "stage.input.damaged",
-            format!("a record of an input cannot be read: {error}"),
-        ),
-        LogError::Stopped { .. } => ("stage.log.stopped", error.to_string()),
-        // The session tells of these once, and goes on.
-        LogError::UnknownTopic { .. }
-        | LogError::UnknownPartition { .. }
-        | LogError::TopicConfig { .. }
-        | LogError::RecordTooLarge { .. }
-        | LogError::HeaderTooLong { .. }
-        | LogError::CommitTooLarge { .. }
-        | LogError::MetadataTooLong { .. }
-        | LogError::MetadataNotAscii { .. }
-        | LogError::Full { .. }
-        | LogError::Overloaded { .. }
-        | LogError::Fenced { .. }
-        | LogError::OffsetRegressed { .. }
-        | LogError::PrecedingCommitFailed { .. }
-        | LogError::OutcomeUnknown { .. }
-        | LogError::Unavailable { .. }
-        | LogError::Login { .. }
-        | LogError::Refused { .. }
-        | LogError::Forbidden { .. }
-        | LogError::RecordRefused { .. }
-        | LogError::Remote { .. }
-        | LogError::Locked { .. }
-        | LogError::Format { .. }
-        | LogError::Disk { .. } => return None,
+    let lasting = |code, message| {
+        let code = Code::from_static(code);
+        Some(Failure::new(FailureClass::System, code, message))
     };
-    let code = Code::from_static(code);
-    Some(Failure::new(FailureClass::System, code, message))
+    if let LogError::Closed = &error {
+        if was_lost {
+            let message = "another process with the same instance name took this one's place";
+            return lasting("stage.instance.taken", message.to_owned());
+        }
+        let code = Code::from_static(SESSION_CLOSED);
+        return Some(Failure::transient(code, "the log ended the session"));
+    }
+    if let LogError::OutOfRange { .. } = &error {
+        let message = format!("the next record of an input is not in the log any more: {error}");
+        return lasting("stage.offset.lost", message);
+    }
+    if let LogError::Damaged { .. } = &error {
+        let message = format!("a record of an input cannot be read: {error}");
+        return lasting("stage.input.damaged", message);
+    }
+    if let LogError::Stopped { .. } = &error {
+        return lasting("stage.log.stopped", error.to_string());
+    }
+    if error.class() == FailureClass::Transient {
+        tracing::warn!(%error, "the inputs of a stage cannot be read yet");
+        return None;
+    }
+    // Asking again does not help, and a stage that reads nothing must not look as if it runs.
+    Some(Failure::from(error))
+}
+
+/// How a changelog is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// The task is nobody else's: its last frame is that of the committed epoch.
+    Owner,
+    /// Its owner goes on meanwhile: frames of later epochs are left where they are.
+    Guest,
+    /// As a guest, and on behind what cannot be read.
+    Audit,
 }
 
 impl RecoverySettings {
-    /// Reads the state of a task.
+    /// Reads the state of a task that nobody else runs.
     pub(crate) async fn recover(
         &self,
         partition: i32,
@@ -361,25 +405,8 @@ impl RecoverySettings {
                     .map(|held| (held.next.0, held.metadata.clone())),
             })
             .collect();
-        let mut recovered = self.read(partition, &committed).await?;
-        if self.is_batch {
-            for input in inputs {
-                let described = self.again(|| self.log.describe(&input.at.topic)).await?;
-                let mut partitions = described.partitions.iter();
-                let end = partitions.find(|found| found.partition == input.at.partition);
-                recovered.ends.push(end.map_or(0, |found| found.end.0));
-            }
-        }
-        Ok(recovered)
-    }
-
-    /// Reads the state that belongs to committed offsets, of a task that nobody else runs.
-    pub(crate) async fn read(
-        &self,
-        partition: i32,
-        committed: &[InputCommitted],
-    ) -> Result<RecoveredTask, Failure> {
-        self.replay(partition, committed, false).await
+        let read = self.replay(partition, &committed, Reading::Owner).await?;
+        Ok(read.0)
     }
 
     /// Reads the state that belongs to committed offsets; frames of later epochs are left where they are.
@@ -388,57 +415,80 @@ impl RecoverySettings {
         partition: i32,
         committed: &[InputCommitted],
     ) -> Result<RecoveredTask, Failure> {
-        self.replay(partition, committed, true).await
+        let read = self.replay(partition, committed, Reading::Guest).await?;
+        Ok(read.0)
+    }
+
+    /// Reads the state that belongs to committed offsets as far as it can be read, and says what is wrong.
+    pub(crate) async fn read_audit(
+        &self,
+        partition: i32,
+        committed: &[InputCommitted],
+    ) -> Result<(RecoveredTask, Vec<RecoveryError>), Failure> {
+        self.replay(partition, committed, Reading::Audit).await
     }
 
     async fn replay(
         &self,
         partition: i32,
         committed: &[InputCommitted],
-        may_be_behind: bool,
-    ) -> Result<RecoveredTask, Failure> {
+        reading: Reading,
+    ) -> Result<(RecoveredTask, Vec<RecoveryError>), Failure> {
         let described = self.again(|| self.log.describe(&self.changelog)).await?;
         let mut partitions = described.partitions.iter();
         let found = partitions.find(|found| found.partition.0 == partition);
-        let (first, end) = found.map_or((0, 0), |found| (found.start.0, found.end.0));
-        let backend: Box<dyn StateBackend> = Box::new(MapBackend::default());
-        let mark = match recovery::start(partition, committed, (first, end)).map_err(refused)? {
-            RecoveryStart::First { base } => {
-                return Ok(RecoveredTask {
-                    backend,
-                    epoch: 0,
-                    base,
-                    clock_ms: 0,
-                    replayed_bytes: 0,
-                    ends: Vec::new(),
-                });
-            }
-            RecoveryStart::Replay { mark } => mark,
-        };
+        let (start, end) = found.map_or((0, 0), |found| (found.start.0, found.end.0));
         let at = TopicPartition::new(self.changelog.clone(), partition);
+        let begun = match recovery::committed_mark(partition, committed) {
+            Ok(mark) => {
+                let has_frames = mark.is_none() && self.has_frames(&at, (start, end)).await?;
+                let extent = ChangelogExtent {
+                    start,
+                    end,
+                    has_frames,
+                };
+                recovery::start(partition, mark, extent)
+            }
+            Err(error) => Err(error),
+        };
+        let mark = match begun {
+            Ok(RecoveryStart::First { base }) => {
+                return Ok((RecoveredTask::first(base), Vec::new()));
+            }
+            Ok(RecoveryStart::Replay { mark }) => mark,
+            Err(error) if reading == Reading::Audit => {
+                return Ok((RecoveredTask::first(end), vec![error]));
+            }
+            Err(error) => return Err(refused(error)),
+        };
+        let backend: Box<dyn StateBackend> = Box::new(MapBackend::default());
         let mut replay = Replay::new(partition, self.partitions, mark, backend);
+        if reading == Reading::Audit {
+            replay = replay.of_audit();
+        }
         let mut from = Offset(mark.base);
-        while from.0 < end {
+        'read: while from.0 < end {
             let read = Read {
                 max_bytes: 8 * 1024 * 1024,
                 ..Read::new(at.clone(), from)
             };
             let batch = match self.again(|| self.log.read(read.clone())).await {
                 Ok(batch) => batch,
-                Err(LogError::Damaged { .. }) => {
-                    let error = crate::changelog::FrameError::Damaged;
-                    let offset = from.0;
-                    return Err(refused(RecoveryError::Frame {
+                Err(LogError::Damaged { to, .. }) => {
+                    let damaged = RecoveryError::Frame {
                         partition,
-                        offset,
-                        error,
-                    }));
+                        offset: from.0,
+                        error: crate::changelog::FrameError::Damaged,
+                    };
+                    replay.fault(damaged).map_err(refused)?;
+                    from = Offset(to.0.max(from.0 + 1));
+                    continue;
                 }
                 Err(error) => return Err(error.into()),
             };
             for stored in &batch.records {
-                if may_be_behind && replay.is_complete() {
-                    return replay.finish(committed).map_err(refused);
+                if reading != Reading::Owner && replay.is_complete() {
+                    break 'read;
                 }
                 let frame = stored.record.value.clone().unwrap_or_default();
                 replay.frame(stored.offset.0, &frame).map_err(refused)?;
@@ -448,7 +498,77 @@ impl RecoverySettings {
             }
             from = batch.next;
         }
-        replay.finish(committed).map_err(refused)
+        match reading {
+            Reading::Audit => Ok(replay.finish_audit(committed)),
+            Reading::Owner | Reading::Guest => {
+                let task = replay.finish(committed).map_err(refused)?;
+                Ok((task, Vec::new()))
+            }
+        }
+    }
+
+    /// Reads whatever a changelog holds; none where that is not one whole epoch.
+    pub(crate) async fn read_last(
+        &self,
+        partition: i32,
+    ) -> Result<Option<(RecoveredTask, Vec<InputOffset>)>, Failure> {
+        let described = self.again(|| self.log.describe(&self.changelog)).await?;
+        let mut partitions = described.partitions.iter();
+        let found = partitions.find(|found| found.partition.0 == partition);
+        let (start, end) = found.map_or((0, 0), |found| (found.start.0, found.end.0));
+        let at = TopicPartition::new(self.changelog.clone(), partition);
+        // Every frame that readers see is committed, whichever epoch it is of.
+        let mark = EpochMark {
+            epoch: u64::MAX,
+            base: start,
+            crc: 0,
+        };
+        let mut replay = Replay::new(
+            partition,
+            self.partitions,
+            mark,
+            Box::new(MapBackend::default()),
+        );
+        let mut from = Offset(start);
+        while from.0 < end {
+            let read = Read {
+                max_bytes: 8 * 1024 * 1024,
+                ..Read::new(at.clone(), from)
+            };
+            let batch = self.again(|| self.log.read(read.clone())).await?;
+            for stored in &batch.records {
+                let frame = stored.record.value.clone().unwrap_or_default();
+                replay.frame(stored.offset.0, &frame).map_err(refused)?;
+            }
+            if batch.next <= from {
+                break;
+            }
+            from = batch.next;
+        }
+        Ok(replay.last())
+    }
+
+    /// Whether readers see a record between two offsets. A damaged one counts.
+    async fn has_frames(
+        &self,
+        at: &TopicPartition,
+        (start, end): (i64, i64),
+    ) -> Result<bool, LogError> {
+        let mut from = Offset(start);
+        while from.0 < end {
+            let read = Read {
+                max_records: 1,
+                ..Read::new(at.clone(), from)
+            };
+            match self.again(|| self.log.read(read.clone())).await {
+                Ok(batch) if !batch.records.is_empty() => return Ok(true),
+                Ok(batch) if batch.next <= from => return Ok(false),
+                Ok(batch) => from = batch.next,
+                Err(LogError::Damaged { .. }) => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     /// Calls until the log answers.
@@ -458,7 +578,8 @@ impl RecoverySettings {
     ) -> Result<T, LogError> {
         loop {
             match call().await {
-                Err(LogError::Unavailable { .. } | LogError::OutcomeUnknown { .. }) => {
+                Err(error @ (LogError::Unavailable { .. } | LogError::OutcomeUnknown { .. })) => {
+                    tracing::warn!(%error, changelog = %self.changelog, "a state cannot be read yet");
                     self.clock.sleep(ASK_AGAIN).await;
                 }
                 answer => return answer,

@@ -14,14 +14,29 @@ use tidegate_log::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::batch::{BatchInputs, LOOK_AGAIN};
 use crate::books::StageBooks;
 use crate::chain::{PendingRecord, TaskOperators, TaskTime};
+use crate::checkpoint::CheckpointManifest;
 use crate::lifecycle::{InitStep, StageEvent, StageState};
 use crate::machine::{Machine, MachineCounts, MachineOptions, NewOperators, SinkTopic, TaskStatus};
 use crate::operators::{ChainOptions, RegisteredFunctions, TaskChain};
 use crate::options::{StageOptions, dead_letters, written};
+use crate::restore::StageCheckpoints;
 use crate::shard::{RecoverySettings, Shard, ShardQuestion, ShardStatus};
 use crate::telemetry::Telemetry;
+
+/// The code of a session that ended, and of which nobody says why.
+pub(crate) const SESSION_CLOSED: &str = "stage.session.closed";
+
+/// How long the end of other shards is waited for, which may say why one ended.
+const OTHER_SHARDS: Duration = Duration::from_secs(1);
+
+/// How often the states of a flow are cleaned up that names no interval of its own.
+const CLEAN_INTERVAL: Duration = Duration::from_secs(300);
+
+/// How often a stage looks whether a checkpoint is due.
+const LOOK_FOR_CHECKPOINT: Duration = Duration::from_secs(1);
 
 /// Bytes that the log adds to a record beside its key and its value, at most.
 const RECORD_ROOM: u64 = 4 * 1024;
@@ -52,6 +67,26 @@ struct Life {
 struct RunningShard {
     status: Arc<Mutex<ShardStatus>>,
     questions: mpsc::UnboundedSender<ShardQuestion>,
+}
+
+/// Tells how a shard ended. A shard that panics tells it by being dropped.
+struct ShardEnd(Option<mpsc::UnboundedSender<Result<(), Failure>>>);
+
+impl ShardEnd {
+    fn tell(&mut self, end: Result<(), Failure>) {
+        if let Some(ended) = self.0.take() {
+            // Nobody listens once the stage has ended.
+            ended.send(end).ok();
+        }
+    }
+}
+
+impl Drop for ShardEnd {
+    fn drop(&mut self) {
+        let message = "a shard panicked; the log of the process says where";
+        let code = "stage.panic";
+        self.tell(Err(failure(FailureClass::Transient, code, message)));
+    }
 }
 
 /// The reason for which a stage failed.
@@ -111,8 +146,9 @@ fn failure(class: FailureClass, code: &'static str, message: impl Into<String>) 
     Failure::new(class, Code::from_static(code), message)
 }
 
-/// Whether no new start mends a failure of this code, and the way out.
-fn lasting(code: &str) -> Option<&'static str> {
+/// The way out of a failure that no new start mends; none of one that a new start may mend.
+fn lasting(failure: &Failure) -> Option<&'static str> {
+    let code = failure.code.as_str();
     let parts = [
         (
             "stage.offset.forgotten",
@@ -137,6 +173,18 @@ fn lasting(code: &str) -> Option<&'static str> {
         (
             "stage.instance.taken",
             "give each program its own `resources.<process>.instance`",
+        ),
+        (
+            "stage.state.",
+            "the state was written by another plan, or is damaged; see docs/guides/stage.md, state of another plan",
+        ),
+        (
+            "stage.commit.refused",
+            "the log refuses even the dead letter of a record; raise the limit that the message names",
+        ),
+        (
+            "stage.init.configuration",
+            "the configuration or the flow has to be changed; the message says what",
         ),
         (
             "stage.input.damaged",
@@ -310,6 +358,10 @@ impl Stage {
     /// Finishes what is in flight and ends; a new start is up to whoever [runs](Self::run) it. Returns at once.
     pub fn drain(&self) {
         let mut life = self.0.life.lock();
+        // A checkpoint is read from the log, and does not hold up a drain.
+        if let Some(running) = life.state.after(StageEvent::CheckpointEnd) {
+            life.state = running;
+        }
         if let Some(next) = life.state.after(StageEvent::Drain) {
             life.state = next;
             for shard in &life.shards {
@@ -331,7 +383,7 @@ impl Stage {
             let Err(failure) = self.once(stop.clone()).await else {
                 return Ok(());
             };
-            let hint = lasting(failure.code.as_str());
+            let hint = lasting(&failure);
             let is_lasting = hint.is_some();
             self.failed(&failure, hint);
             let ran = self.0.env.clock.elapsed().saturating_sub(began);
@@ -390,8 +442,8 @@ impl Stage {
             .env
             .clock
             .within(inner.options.init_timeout, self.start());
-        let shards = match started.await {
-            Some(shards) => shards?,
+        let (shards, batch) = match started.await {
+            Some(started) => started?,
             None => {
                 let message = format!(
                     "the start took longer than {:?}",
@@ -414,10 +466,11 @@ impl Stage {
                     status: Arc::clone(&shard.status),
                     questions,
                 });
-                let ended = ended.clone();
+                let mut ended = ShardEnd(Some(ended.clone()));
                 let name = format!("stage-{}-{number}", inner.options.process);
                 let running = Box::pin(async move {
-                    ended.send(shard.run().await).ok();
+                    let end = shard.run().await;
+                    ended.tell(end);
                 });
                 tasks.push(inner.env.spawn.spawn_thread(&name, running));
             }
@@ -427,8 +480,11 @@ impl Stage {
         self.set(StageEvent::Ready);
         let mut is_stopping = false;
         let mut left = count;
-        let mut outcome = Ok(());
+        let mut outcome: Result<(), Failure> = Ok(());
         let mut deadline = None;
+        let mut batch = std::pin::pin!(self.end_of_batch(batch));
+        let mut is_batch = true;
+        let mut checkpoints = std::pin::pin!(self.checkpoints());
         while left > 0 {
             let late = deadline.map_or(Duration::from_secs(86_400), |at: Duration| {
                 at.saturating_sub(inner.env.clock.elapsed())
@@ -437,16 +493,19 @@ impl Stage {
                 biased;
                 end = ends.recv() => {
                     left -= 1;
-                    match end {
-                        Some(Ok(())) => {}
-                        Some(Err(failure)) => outcome = Err(failure),
-                        None => {
-                            left = 0;
-                            outcome = Err(failure(FailureClass::Transient, "stage.panic", "a shard panicked"));
-                        }
+                    let end = end.unwrap_or(Ok(()));
+                    let known = outcome.as_ref().err().and_then(lasting);
+                    if let Err(failure) = end && known.is_none() {
+                        outcome = Err(failure);
                     }
-                    if outcome.is_err() {
-                        break;
+                    // A shard without partitions does not see who took its place; another one does.
+                    let is_closed = |failure: &Failure| failure.code.as_str() == SESSION_CLOSED;
+                    match &outcome {
+                        Ok(()) => {}
+                        Err(failure) if is_closed(failure) => {
+                            deadline = Some(inner.env.clock.elapsed() + OTHER_SHARDS);
+                        }
+                        Err(_) => break,
                     }
                 }
                 () = stop.clone().requested(), if !is_stopping => {
@@ -454,9 +513,22 @@ impl Stage {
                     deadline = Some(inner.env.clock.elapsed() + inner.options.drain_timeout);
                     self.drain();
                 }
+                read = &mut batch, if is_batch => {
+                    is_batch = false;
+                    match read {
+                        Ok(()) => self.drain(),
+                        Err(failure) => {
+                            outcome = Err(failure);
+                            break;
+                        }
+                    }
+                }
+                () = &mut checkpoints, if !is_stopping => {}
                 () = inner.env.clock.sleep(late), if deadline.is_some() => {
-                    outcome = Err(failure(FailureClass::System, "stage.drain.timeout",
-                        format!("the stop took longer than {:?}", inner.options.drain_timeout)));
+                    if outcome.is_ok() {
+                        outcome = Err(failure(FailureClass::System, "stage.drain.timeout",
+                            format!("the stop took longer than {:?}", inner.options.drain_timeout)));
+                    }
                     break;
                 }
             }
@@ -470,10 +542,118 @@ impl Stage {
             task.join().await;
         }
         outcome?;
+        if inner.options.checkpoints.is_some() {
+            // The changelog has the state, too.
+            self.checkpoint().await.ok();
+        }
         // A batch ends by itself.
         self.set(StageEvent::Drain);
         self.set(StageEvent::Drained);
         Ok(())
+    }
+
+    /// Takes checkpoints as the flow says, for ever.
+    async fn checkpoints(&self) {
+        let (inner, plan) = (&*self.0, &self.0.process.checkpoint);
+        if inner.options.checkpoints.is_none() {
+            return std::future::pending().await;
+        }
+        let clock = &inner.env.clock;
+        let records = || self.status().records_in;
+        let mut last = (clock.elapsed(), records());
+        loop {
+            clock.sleep(LOOK_FOR_CHECKPOINT).await;
+            let passed = clock.elapsed().saturating_sub(last.0);
+            let came = records().saturating_sub(last.1);
+            let is_time = plan
+                .every_ms
+                .is_some_and(|every| passed >= Duration::from_millis(every));
+            let is_count = plan.records.is_some_and(|every| came >= every);
+            if came > 0 && (is_time || is_count) {
+                // A failure was told; the next interval tries again.
+                self.checkpoint().await.ok();
+                last = (clock.elapsed(), records());
+            }
+        }
+    }
+
+    /// Takes a checkpoint now: the state of every task at its last committed epoch. Records flow meanwhile.
+    ///
+    /// # Errors
+    /// No place for checkpoints is set, or it cannot be written.
+    pub async fn checkpoint(&self) -> Result<CheckpointManifest, Failure> {
+        let inner = &*self.0;
+        self.set(StageEvent::CheckpointBegin);
+        let began = inner.env.clock.elapsed();
+        let (tell, told) = oneshot::channel();
+        let checkpoints = self.open_checkpoints();
+        let taking = async move {
+            let taken = match checkpoints {
+                Ok(checkpoints) => checkpoints.take().await,
+                Err(failure) => Err(failure),
+            };
+            tell.send(taken).ok();
+        };
+        // It writes much, and must not hold up others.
+        let task = inner
+            .env
+            .spawn
+            .spawn_thread("stage-checkpoint", Box::pin(taking));
+        let taken = told.await.unwrap_or_else(|_| {
+            let message = "a checkpoint panicked; the log of the process says where";
+            Err(failure(FailureClass::Transient, "stage.panic", message))
+        });
+        drop(task);
+        self.set(StageEvent::CheckpointEnd);
+        let took = inner.env.clock.elapsed().saturating_sub(began);
+        match &taken {
+            Ok(manifest) => {
+                let bytes = manifest.tasks.iter().map(|task| task.bytes).sum();
+                inner.telemetry.checkpoint(took, bytes);
+                tracing::info!(
+                    stage = self.name(),
+                    number = manifest.number,
+                    bytes,
+                    ?took,
+                    "a checkpoint was taken"
+                );
+            }
+            Err(failure) => {
+                tracing::error!(stage = self.name(), %failure, "a checkpoint was not taken");
+            }
+        }
+        taken
+    }
+
+    /// The checkpoints of this stage.
+    ///
+    /// # Errors
+    /// A stream has no name that a topic can have.
+    pub fn open_checkpoints(&self) -> Result<StageCheckpoints, Failure> {
+        let options = self.0.options.checkpoints.clone();
+        Ok(StageCheckpoints::new(self.books()?, &self.0.env, options))
+    }
+
+    /// Waits for the end of a batch: everything is read, and what waited in the state went on. Never, without one.
+    async fn end_of_batch(&self, batch: Option<BatchInputs>) -> Result<(), Failure> {
+        let Some(inputs) = batch else {
+            return std::future::pending().await;
+        };
+        inputs.read().await?;
+        for shard in &self.0.life.lock().shards {
+            shard.questions.send(ShardQuestion::Finish).ok();
+        }
+        // Records that go on now may pass topics of the stage's own.
+        while !self.is_finished() || !inputs.are_read().await? {
+            self.0.env.clock.sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
+    }
+
+    fn is_finished(&self) -> bool {
+        let life = self.0.life.lock();
+        let mut shards = life.shards.iter();
+        shards.all(|shard| shard.status.lock().is_finished)
     }
 
     /// A step of the start: its failure has the code of the step.
@@ -503,11 +683,11 @@ impl Stage {
     }
 
     /// The eight steps of a start.
-    async fn start(&self) -> Result<Vec<(Shard, mpsc::UnboundedSender<ShardQuestion>)>, Failure> {
+    async fn start(&self) -> Result<(ReadyShards, Option<BatchInputs>), Failure> {
         let inner = &*self.0;
         let changelog = self
             .step(InitStep::Configuration, async {
-                self.operators(false)()?;
+                self.operators(false, BTreeMap::new())()?;
                 inner.options.changelog().map_err(named)
             })
             .await?;
@@ -539,11 +719,34 @@ impl Stage {
         // Lookups over the network, and data that is read ahead, are not known yet: both steps have nothing to do.
         self.step(InitStep::Services, async { Ok(()) }).await?;
         self.step(InitStep::WarmUp, async { Ok(()) }).await?;
-        self.step(InitStep::Ready, self.shards(&sources, &sinks, &changelog))
-            .await
+        self.step(InitStep::Ready, async {
+            let batch = self.batch(&sources).await?;
+            let shards = self.shards(&sources, &sinks, &changelog).await?;
+            Ok((shards, batch))
+        })
+        .await
     }
 
-    fn operators(&self, is_repartitioned: bool) -> NewOperators {
+    /// The ends of the inputs, in `mode batch`.
+    async fn batch(&self, sources: &Sources) -> Result<Option<BatchInputs>, Failure> {
+        let inner = &*self.0;
+        if inner.process.mode != ModePlan::Batch {
+            return Ok(None);
+        }
+        let chain = self.operators(sources.partitions > 1, BTreeMap::new())()?;
+        let own = chain.inputs().iter().map(|input| input.is_repartition);
+        let topics = sources.topics.iter().cloned().zip(own).collect();
+        let (log, clock) = (Arc::clone(&inner.log), Arc::clone(&inner.env.clock));
+        let inputs = BatchInputs::new(log, clock, inner.options.group.clone(), topics).await?;
+        Ok(Some(inputs))
+    }
+
+    /// `max_stream_bytes` has what the topics of the streams take.
+    fn operators(
+        &self,
+        is_repartitioned: bool,
+        max_stream_bytes: BTreeMap<String, usize>,
+    ) -> NewOperators {
         let inner = &*self.0;
         let limit = TopicConfig::MAX_RECORD_SIZE.saturating_sub(RECORD_ROOM);
         let streams = inner.options.streams.iter();
@@ -554,6 +757,7 @@ impl Stage {
         let options = ChainOptions {
             instance: inner.options.instance.clone(),
             max_record_bytes: usize::try_from(limit).unwrap_or(usize::MAX),
+            max_stream_bytes,
             idle_timeout_ms: idle.collect(),
             is_repartitioned,
             functions: Arc::clone(&inner.functions),
@@ -577,7 +781,7 @@ impl Stage {
         let inner = &*self.0;
         let log = &*inner.log;
         let mut partitions: Option<(Topic, u32)> = None;
-        for input in self.operators(false)()?.inputs() {
+        for input in self.operators(false, BTreeMap::new())()?.inputs() {
             let topic = inner.options.topic(&input.stream).map_err(named)?;
             let stream = inner.options.stream(&input.stream);
             let wanted = stream.partitions.or_else(|| {
@@ -631,9 +835,8 @@ impl Stage {
             }
         }
         let partitions = partitions.map_or(1, |(_, count)| count);
-        let new_operators = self.operators(partitions > 1);
         let mut topics = Vec::new();
-        for input in new_operators()?.inputs() {
+        for input in self.operators(partitions > 1, BTreeMap::new())()?.inputs() {
             let topic = inner.options.topic(&input.stream).map_err(named)?;
             if input.is_repartition {
                 log.create_topic(&topic, TopicConfig::new(partitions))
@@ -641,11 +844,7 @@ impl Stage {
             }
             topics.push(topic);
         }
-        Ok(Sources {
-            topics,
-            partitions,
-            new_operators,
-        })
+        Ok(Sources { topics, partitions })
     }
 
     /// The topics of every stream that is written to; those that are missing are made.
@@ -673,7 +872,14 @@ impl Stage {
                 }
             };
             let partitions = u32::try_from(found.partitions.len()).unwrap_or(u32::MAX);
-            sinks.insert(stream, SinkTopic { topic, partitions });
+            let limit = found.config.max_record_size.saturating_sub(RECORD_ROOM);
+            let max_record_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
+            let sink = SinkTopic {
+                topic,
+                partitions,
+                max_record_bytes,
+            };
+            sinks.insert(stream, sink);
         }
         Ok(sinks)
     }
@@ -684,14 +890,17 @@ impl Stage {
         sources: &Sources,
         sinks: &BTreeMap<String, SinkTopic>,
         changelog: &Topic,
-    ) -> Result<Vec<(Shard, mpsc::UnboundedSender<ShardQuestion>)>, Failure> {
+    ) -> Result<ReadyShards, Failure> {
         let inner = &*self.0;
         let options = &inner.options;
         let of_flow = inner.process.parallelism.map(|plan| plan.tasks);
         let of_flow = of_flow.map(|tasks| u32::try_from(tasks).unwrap_or(u32::MAX));
         let wanted = options.parallelism.or(of_flow).unwrap_or(1);
         let count = wanted.clamp(1, sources.partitions.max(1));
-        let is_batch = inner.process.mode == ModePlan::Batch;
+        let limits = sinks.iter();
+        let limits = limits.map(|(stream, sink)| (stream.clone(), sink.max_record_bytes));
+        let new_operators = self.operators(sources.partitions > 1, limits.collect());
+        let clean_ms = inner.process.checkpoint.every_ms;
         let mut shards = Vec::new();
         for number in 0..count {
             let (first, others) = match sources.topics.split_first() {
@@ -721,7 +930,7 @@ impl Stage {
                 epoch_records: options.epoch_records,
                 epoch_interval: options.interval(&inner.process),
                 epoch_bytes: usize::try_from(options.max_commit_size / 2).unwrap_or(usize::MAX),
-                is_batch,
+                clean_interval: clean_ms.map_or(CLEAN_INTERVAL, Duration::from_millis),
                 group: options.group.to_string(),
             };
             let (ask, questions) = mpsc::unbounded_channel();
@@ -729,13 +938,12 @@ impl Stage {
             let shard = Shard {
                 session,
                 group: options.group.clone(),
-                machine: Machine::new(machine, Arc::clone(&sources.new_operators)),
+                machine: Machine::new(machine, Arc::clone(&new_operators)),
                 recovery: RecoverySettings {
                     log: Arc::clone(&inner.log),
                     clock: Arc::clone(&inner.env.clock),
                     changelog: changelog.clone(),
                     partitions: sources.partitions,
-                    is_batch,
                 },
                 spawn: Arc::clone(&inner.env.spawn),
                 questions,
@@ -760,10 +968,12 @@ impl Stage {
     }
 }
 
+/// Shards that are ready to run, each with the way to ask it.
+type ReadyShards = Vec<(Shard, mpsc::UnboundedSender<ShardQuestion>)>;
+
 struct Sources {
     topics: Vec<Topic>,
     partitions: u32,
-    new_operators: NewOperators,
 }
 
 async fn find(log: &dyn Log, topic: &Topic) -> Result<Option<TopicDescription>, LogError> {

@@ -72,6 +72,12 @@ impl LayeredState {
         }
     }
 
+    /// The committed epochs, without the layers over them.
+    #[must_use]
+    pub fn into_backend(self) -> Box<dyn StateBackend> {
+        self.backend
+    }
+
     /// The committed epochs.
     #[must_use]
     pub fn backend(&self) -> &dyn StateBackend {

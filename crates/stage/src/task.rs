@@ -7,7 +7,7 @@ use tidegate_core::{EventId, Failure, Offset, Topic};
 use tidegate_log::{Append, Fence, OffsetCommit, Record, StoredRecord, TopicPartition};
 
 use crate::base::BaseRoll;
-use crate::chain::{ChainOutput, InputRecord, StageMove, TaskOperators, TaskTime};
+use crate::chain::{ChainOutput, InputRecord, RejectedContent, StageMove, TaskOperators, TaskTime};
 use crate::changelog::{
     DeltaFrame, EpochMark, Frame, InputOffset, MAX_FRAME_BYTES, chain_checksum, entry_bytes,
 };
@@ -15,9 +15,6 @@ use crate::planted_bugs::{PlantedStageBug, is};
 use crate::recovery::RecoveredTask;
 use crate::state::LayeredState;
 use crate::state::backend::EntryKey;
-
-/// Timers that fire at once.
-const MAX_FIRED: usize = 1_000;
 
 /// An input of a task.
 #[derive(Debug)]
@@ -30,6 +27,8 @@ pub(crate) struct TaskInput {
     pub(crate) committed: i64,
     /// The positions of epochs that are on their way.
     sealed: VecDeque<i64>,
+    /// Everything before it is removed, in a topic of the stage's own.
+    cut: i64,
 }
 
 impl TaskInput {
@@ -40,6 +39,7 @@ impl TaskInput {
             position,
             committed: position,
             sealed: VecDeque::new(),
+            cut: position,
         }
     }
 }
@@ -73,13 +73,28 @@ pub(crate) struct StageTask {
     committed_roll: BaseRoll,
     sealed_rolls: VecDeque<BaseRoll>,
     pub(crate) last_commit_ms: i64,
-    /// The ends of the inputs at the start, in `mode batch`.
-    pub(crate) ends: Vec<i64>,
+    /// Nothing waits in the state any more, and no record came since.
     pub(crate) is_finished: bool,
+    cleans: bool,
+    /// Records that the log refuses; each is kept until its dead letter is committed.
+    rejections: BTreeMap<RecordPlace, Rejection>,
+    /// The last record of the open epoch.
+    last: Option<RecordPlace>,
     /// More timers are due.
     pub(crate) has_due: bool,
     /// The changelog can be cut here.
     cut_at: Option<i64>,
+}
+
+/// A record of a task: its input, and its offset there.
+pub(crate) type RecordPlace = (usize, i64);
+
+/// Why a record becomes a dead letter.
+#[derive(Debug)]
+struct Rejection {
+    failure: Failure,
+    /// How much of the record its dead letter keeps.
+    keep: RejectedContent,
 }
 
 /// The words of an epoch that is closed.
@@ -116,8 +131,10 @@ impl StageTask {
             roll,
             sealed_rolls: VecDeque::new(),
             last_commit_ms: now_ms,
-            ends: recovered.ends,
             is_finished: false,
+            cleans: false,
+            rejections: BTreeMap::new(),
+            last: None,
             has_due: false,
             cut_at: None,
         };
@@ -144,11 +161,15 @@ impl StageTask {
         self.state.open().bytes()
     }
 
-    /// Fires timers that are due.
-    pub(crate) fn fire(&mut self, now_ms: i64, epoch_start_ms: i64) -> Result<(), Failure> {
+    /// Fires timers that are due, at most so many.
+    pub(crate) fn fire(
+        &mut self,
+        now_ms: i64,
+        epoch_start_ms: i64,
+        limit: usize,
+    ) -> Result<(), Failure> {
         let time = self.time(now_ms, epoch_start_ms);
         let before = self.out.outputs.len() + self.out.moves.len();
-        let limit = MAX_FIRED;
         self.has_due = self
             .chain
             .fire(&mut self.state, time, limit, &mut self.out)?;
@@ -166,6 +187,7 @@ impl StageTask {
         let Some(queued) = self.queue.pop_front() else {
             return Ok(false);
         };
+        self.is_finished = false;
         let time = self.time(now_ms, epoch_start_ms);
         let input = &mut self.inputs[queued.input];
         let record = InputRecord {
@@ -175,9 +197,15 @@ impl StageTask {
             id: queued.stored.event_id(cluster, &input.at),
             record: &queued.stored,
         };
-        let done = self
-            .chain
-            .record(&mut self.state, time, record, &mut self.out);
+        let (chain, state, out) = (&mut self.chain, &mut self.state, &mut self.out);
+        let place = (queued.input, queued.stored.offset.0);
+        self.last = Some(place);
+        let done = match self.rejections.get(&place) {
+            Some(Rejection { failure, keep }) => {
+                chain.reject(state, time, record, (failure, *keep), out)
+            }
+            None => chain.record(state, time, record, out),
+        };
         done.map_err(|failure| {
             let Failure { class, code, .. } = &failure;
             let at = format!("{}, offset {}", input.at, queued.stored.offset);
@@ -190,16 +218,83 @@ impl StageTask {
         Ok(true)
     }
 
-    /// The end of all inputs, once they are read up to where they ended at the start.
-    pub(crate) fn finish(&mut self, now_ms: i64, epoch_start_ms: i64) -> Result<(), Failure> {
-        let is_read = |(input, end): (&TaskInput, &i64)| input.position >= *end;
-        if self.is_finished || !self.inputs.iter().zip(&self.ends).all(is_read) {
-            return Ok(());
-        }
+    /// The end of all inputs: fires a batch of all timers, due or not. Says whether more are left.
+    pub(crate) fn finish(
+        &mut self,
+        now_ms: i64,
+        epoch_start_ms: i64,
+        limit: usize,
+    ) -> Result<bool, Failure> {
         let time = self.time(now_ms, epoch_start_ms);
-        self.chain.finish(&mut self.state, time, &mut self.out)?;
-        self.is_finished = true;
+        let before = self.out.outputs.len() + self.out.moves.len();
+        let (state, out) = (&mut self.state, &mut self.out);
+        let has_more = self.chain.finish(state, time, limit, out)?;
+        self.is_fired |= self.out.outputs.len() + self.out.moves.len() > before;
+        self.is_finished = !has_more;
+        Ok(has_more)
+    }
+
+    /// The assignment that it works for.
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        self.inputs.first().map(|input| input.fence)
+    }
+
+    /// Whether timers of the open epoch fired.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.is_fired
+    }
+
+    /// From now on, batches of the clean-up are done until nothing is left.
+    pub(crate) fn begin_clean(&mut self) {
+        self.cleans = true;
+    }
+
+    pub(crate) fn cleans(&self) -> bool {
+        self.cleans
+    }
+
+    /// Does a batch of the clean-up, if one is due.
+    pub(crate) fn clean(&mut self, now_ms: i64, epoch_start_ms: i64) -> Result<(), Failure> {
+        self.cleans &= self.committed_epoch > 0;
+        if self.cleans {
+            let time = self.time(now_ms, epoch_start_ms);
+            self.cleans = !self.chain.clean(&mut self.state, time)?;
+        }
         Ok(())
+    }
+
+    /// The last record of the open epoch.
+    pub(crate) fn last(&self) -> Option<RecordPlace> {
+        self.last
+    }
+
+    /// A record becomes a dead letter, since the log refuses what it makes.
+    ///
+    /// # Errors
+    /// The log refused the dead letter, too.
+    pub(crate) fn refuse(&mut self, place: RecordPlace, failure: Failure) -> Result<(), Failure> {
+        let before = self.rejections.get(&place).map(|before| before.keep);
+        let keep = match before {
+            None => RejectedContent::All,
+            Some(RejectedContent::All) => RejectedContent::Nothing,
+            Some(RejectedContent::Nothing) => return Err(failure),
+        };
+        self.rejections.insert(place, Rejection { failure, keep });
+        Ok(())
+    }
+
+    /// Where topics of the stage's own can be cut: what lies before was committed, and nobody else reads it.
+    /// `every` is how many records are cut at once, at least.
+    pub(crate) fn cut_repartitions(&mut self, every: u64) -> Vec<(TopicPartition, Offset)> {
+        let every = i64::try_from(every).unwrap_or(i64::MAX);
+        let mut cuts = Vec::new();
+        for (input, of_chain) in self.inputs.iter_mut().zip(self.chain.inputs()) {
+            if of_chain.is_repartition && input.committed.saturating_sub(input.cut) >= every {
+                input.cut = input.committed;
+                cuts.push((input.at.clone(), Offset(input.committed)));
+            }
+        }
+        cuts
     }
 
     /// Closes the open epoch: outputs, frames, offsets with their text, and postings.
@@ -258,6 +353,7 @@ impl StageTask {
         self.roll = roll;
         self.out = ChainOutput::default();
         self.records = 0;
+        self.last = None;
         self.is_fired = false;
         self.last_commit_ms = now_ms;
         sealed
@@ -315,6 +411,12 @@ impl StageTask {
                 input.committed = position;
             }
         }
+        let inputs = &self.inputs;
+        self.rejections.retain(|(input, offset), _| {
+            inputs
+                .get(*input)
+                .is_some_and(|one| one.committed <= *offset)
+        });
         if let Some(mut roll) = self.sealed_rolls.pop_front() {
             if had_pieces {
                 roll.placed(first_piece);
@@ -344,6 +446,7 @@ impl StageTask {
         self.queue.clear();
         self.out = ChainOutput::default();
         self.records = 0;
+        self.last = None;
         self.is_fired = false;
         self.is_finished = false;
         self.has_due = false;

@@ -1,6 +1,7 @@
 //! The metrics of a stage: `<namespace>.<process>.<metric>`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
@@ -114,6 +115,14 @@ impl Telemetry {
                 (DeclaredKind::Gauge | DeclaredKind::Histogram, Err(_)) => {}
             }
         }
+    }
+
+    /// A checkpoint that was taken.
+    pub(crate) fn checkpoint(&self, took: Duration, bytes: u64) {
+        let took = took.as_secs_f64() * 1_000.0;
+        histogram!(self.name("checkpoint.duration_ms")).record(took);
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        gauge!(self.name("checkpoint.size_bytes")).set(bytes as f64);
     }
 
     /// A failure that ended the stage.

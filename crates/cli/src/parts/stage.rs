@@ -12,11 +12,11 @@ use tidegate_flow::plan::FlowPlan;
 use tidegate_log::{LogBackend, LogOptions, OpenLog, OwnedGroup};
 use tidegate_server::stage::{StageApi, stage_routes};
 use tidegate_stage::operators::RegisteredFunctions;
-use tidegate_stage::{Stage, StageBooks, StageComponent, StageOptions};
+use tidegate_stage::{Stage, StageBooks, StageCheckpoints, StageComponent, StageOptions};
 
 use super::connector::host;
 use super::{InspectionTargets, Part, PartFuture, Process};
-use crate::args::AuditArgs;
+use crate::args::{AuditArgs, ConfigFile};
 use crate::commands::flow;
 use crate::log;
 use crate::report::ErrorReport;
@@ -164,6 +164,37 @@ fn functions(config: &Config, plan: &FlowPlan) -> Result<RegisteredFunctions, Er
             .map_err(|error| config.problem(&key, &error))?;
     }
     Ok(functions)
+}
+
+/// A stage that is stopped, with its log.
+pub(crate) struct OpenedStage {
+    open: OpenLog,
+    pub(crate) checkpoints: StageCheckpoints,
+}
+
+impl OpenedStage {
+    /// Opens the log of a stage for writing; no process may have it.
+    pub(crate) async fn of(process: &str, file: &ConfigFile) -> Result<Self, ErrorReport> {
+        let env = Env::system();
+        let (log, config) = log::configured(file, None)?;
+        let plan = flow::plan_of_config(&config)?.unwrap_or_default();
+        let found = options(&config, &plan)?.into_iter();
+        let Some(settings) = found.into_iter().find(|one| one.process == process) else {
+            let message = format!("the configured `flows` have no process `{process}`");
+            return Err(config.problem("flows", &message).into());
+        };
+        let open = OpenLog::open(&log, &env, None)
+            .await
+            .map_err(Failure::from)?;
+        let kept = settings.checkpoints.clone();
+        let books = StageBooks::new(open.log(), &env, Arc::new(plan), settings)?;
+        let checkpoints = StageCheckpoints::new(books, &env, kept);
+        Ok(Self { open, checkpoints })
+    }
+
+    pub(crate) async fn close(self) {
+        self.open.close().await;
+    }
 }
 
 /// A stage of a log that no process answers for.

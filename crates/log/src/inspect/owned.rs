@@ -97,6 +97,8 @@ pub struct OwnedAudit {
     pub unverifiable: u64,
     /// Settled records that topic and books do not agree on.
     pub missing: Vec<Discrepancy>,
+    /// How far the group had read its topic when the books were read.
+    pub progress: Vec<PartitionProgress>,
     /// The one bucket of all postings, where they are kept without theirs.
     bucket: Option<Bucket>,
     /// Some dead letters were removed, so that others than those of the books may be gone.
@@ -222,6 +224,10 @@ impl OwnedGroup {
             recount: Books::default(),
             unverifiable: 0,
             missing: Vec::new(),
+            progress: snapshots
+                .first()
+                .map(|main| main.partitions.clone())
+                .unwrap_or_default(),
             bucket,
             letters_removed: false,
             is_moving: false,

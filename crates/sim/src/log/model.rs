@@ -10,15 +10,30 @@ use tidegate_log::{
     Read, RecordPosition, StoredRecord, TopicConfig, TopicDescription, TopicPartition,
 };
 
-/// Largest commit, in bytes of its records.
+/// Largest commit that a log takes where nobody says otherwise, in bytes of its records.
 const MAX_COMMIT: u64 = 64 * 1024 * 1024;
 
 /// The content of a log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct LogModel {
     topics: BTreeMap<Topic, ModelTopic>,
     groups: BTreeMap<GroupName, ModelGroup>,
     books: BTreeMap<(GroupName, Topic), Books>,
+    /// Whether commits take offsets that hold no record.
+    pub(super) has_holes: bool,
+    pub(super) max_commit: u64,
+}
+
+impl Default for LogModel {
+    fn default() -> Self {
+        Self {
+            topics: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            books: BTreeMap::new(),
+            has_holes: false,
+            max_commit: MAX_COMMIT,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -31,6 +46,7 @@ struct ModelTopic {
 struct ModelPartition {
     start: i64,
     end: i64,
+    /// Those before the start are kept: the books of a log count them for ever.
     records: BTreeMap<i64, StoredRecord>,
 }
 
@@ -113,10 +129,10 @@ impl LogModel {
             }
             total += size;
         }
-        if total > MAX_COMMIT {
+        if total > self.max_commit {
             return Err(LogError::CommitTooLarge {
                 size: total,
-                limit: MAX_COMMIT,
+                limit: self.max_commit,
             });
         }
         Ok(())
@@ -124,15 +140,37 @@ impl LogModel {
 
     /// Does a write that was checked.
     pub(super) fn apply(&mut self, write: Write, now_ms: u64) -> Vec<RecordPosition> {
+        let is_commit = !write.offsets.is_empty();
+        let touched: BTreeSet<TopicPartition> = write.appends.iter().map(place_of).collect();
         let positions = write
             .appends
             .into_iter()
             .filter_map(|append| self.add(append, now_ms))
             .collect();
+        if is_commit {
+            touched.iter().for_each(|at| self.skip(at));
+        }
         for offset in write.offsets {
             self.set(offset);
         }
         positions
+    }
+
+    /// A commit that was not done: its records and its end took offsets, where commits do.
+    pub(super) fn abort(&mut self, write: &Write) {
+        let touched: BTreeSet<TopicPartition> = write.appends.iter().map(place_of).collect();
+        for append in &write.appends {
+            self.skip(&place_of(append));
+        }
+        touched.iter().for_each(|at| self.skip(at));
+    }
+
+    /// An offset that holds no record, where commits take some.
+    fn skip(&mut self, at: &TopicPartition) {
+        let has_holes = self.has_holes;
+        if let Some(partition) = self.partition_mut(at).filter(|_| has_holes) {
+            partition.end += 1;
+        }
     }
 
     fn add(&mut self, append: Append, now_ms: u64) -> Option<RecordPosition> {
@@ -208,7 +246,8 @@ impl LogModel {
         timestamp_ms: u64,
     ) -> Result<Offset, LogError> {
         let partition = self.partition(at)?;
-        let mut records = partition.records.values();
+        let mut records = partition.records.range(partition.start..);
+        let mut records = records.by_ref().map(|(_, stored)| stored);
         let found = records.find(|stored| stored.record.timestamp_ms >= timestamp_ms);
         Ok(found.map_or(Offset(partition.end), |stored| stored.offset))
     }
@@ -229,7 +268,6 @@ impl LogModel {
         };
         let limit = floor.map_or(partition.end, |floor| floor.0.min(partition.end));
         partition.start = partition.start.max(offset.0.min(limit));
-        partition.records = partition.records.split_off(&partition.start);
         Ok(Offset(partition.start))
     }
 

@@ -106,6 +106,12 @@ impl ModelStorage {
         Ok(())
     }
 
+    /// Meets the fate of a call that changes nothing.
+    pub(super) async fn pass(&self) -> Result<(), LogError> {
+        let fate = self.state.lock().faults.of_call();
+        self.meet(fate).await
+    }
+
     async fn on_time<T>(
         &self,
         act: impl FnOnce(&mut LogModel) -> Result<T, LogError>,
@@ -197,6 +203,7 @@ impl RecordStorage for ModelStorage {
             }
             let is_commit = !write.offsets.is_empty();
             if fate.is_request_lost && is_commit {
+                self.state.lock().model.abort(&write);
                 // Those behind it may arrive before anybody hears of this.
                 write.offsets.iter().for_each(|offset| offset.ticket.fail());
                 self.clock.sleep(RECONNECT).await;

@@ -139,8 +139,9 @@ impl Run<'_> {
         };
         let mut value = String::new();
         record.write(&mut value);
-        let limit = fixed.options.max_record_bytes;
-        let size = value.len() + key.as_ref().map_or(0, String::len);
+        let headers = headers_of(&moving.metadata);
+        let limit = fixed.options.record_limit(stream);
+        let size = value.len() + key.as_ref().map_or(0, String::len) + headers.as_bytes().len();
         if size > limit {
             let message =
                 format!("the record for `{stream}` has {size} bytes, the limit is {limit}");
@@ -156,7 +157,7 @@ impl Run<'_> {
         };
         let output = StageOutput {
             to,
-            headers: headers_of(&moving.metadata),
+            headers,
             ..self.output(stream, key.map(Bytes::from), moving.id, Bytes::from(value))
         };
         self.results.outputs.push((true, output));

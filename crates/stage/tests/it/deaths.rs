@@ -45,6 +45,8 @@ impl Scenario {
             let topic = options(process).topic(&sending.stream).unwrap();
             appends.push(Append::new(topic, record));
         }
+        // Only `mode batch` ends.
+        model.finish();
         let expected = Expected::of(flow, &model, &plan, process);
         Self {
             plan: Arc::clone(&plan),

@@ -11,7 +11,7 @@ use tidegate_log::{EmbeddedConfig, EmbeddedLog, Log};
 use crate::deaths::Scenario;
 use crate::simulation::{FLOWS, Played, options};
 
-const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// Plays a flow under names that nobody else has, and drops the stage several times.
 async fn play(flow: &'static Played, log: Arc<dyn Log>, env: &Env, appends_at_once: usize) {

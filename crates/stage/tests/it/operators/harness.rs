@@ -294,8 +294,10 @@ pub(crate) fn compare(
                 model.finish();
                 let time = task.time();
                 let task = &mut task;
-                let done = task.chain.finish(&mut task.tables, time, &mut task.out);
-                done.unwrap();
+                // In small bunches, as an epoch has room.
+                let finish =
+                    |task: &mut Task| task.chain.finish(&mut task.tables, time, 2, &mut task.out);
+                while finish(task).unwrap() {}
             }
         }
         same(

@@ -182,11 +182,7 @@ fn r14_expired_values_are_never_read_and_are_removed() {
                 "{ttl} {by}"
             );
             let time = task.time();
-            while !task
-                .chain
-                .clean_at_checkpoint(&mut task.tables, time)
-                .unwrap()
-            {}
+            while !task.chain.clean(&mut task.tables, time).unwrap() {}
             let is_left = cleanup == "on_access";
             assert_eq!(
                 rows(&task),
