@@ -129,6 +129,7 @@ async fn drain(
 
 /// The part of a state that is asked for.
 #[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct StateQuery {
     /// One key; without it, the first 1,000.
