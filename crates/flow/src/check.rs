@@ -63,7 +63,7 @@ pub struct UnbuiltStatement {
     pub process: String,
     /// The statement.
     pub statement: &'static str,
-    /// What happens instead.
+    /// The reason, or the work that is done instead.
     pub why: &'static str,
     /// Its place in the flow.
     pub span: Span,

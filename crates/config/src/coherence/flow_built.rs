@@ -26,7 +26,11 @@ const NOT_BUILT: [(&str, &[&str], &str); 6] = [
         "a stage asks files alone",
     ),
     ("circuit-breakers", &[], "a stage asks files alone"),
-    ("checkpoints", &[], "a start reads the whole changelog"),
+    (
+        "checkpoints",
+        &["bucket", "mode", "timeout", "min-pause"],
+        "each checkpoint holds everything, in a directory",
+    ),
     ("state-backends", &[], "state is kept in memory"),
     (
         "resources",

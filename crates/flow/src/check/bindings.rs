@@ -174,9 +174,11 @@ pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnost
     let checkpoints = flows.unbuilt.iter();
     let checkpoints = checkpoints.filter(|unbuilt| unbuilt.statement == "checkpoint every");
     found.extend(checkpoints.filter_map(|checkpoint| pause(checkpoint, bindings, flows)));
-    // What is refused anyway needs no warning.
+    // A flow that is refused anyway needs no warning.
     if found.is_empty() {
-        found.extend(flows.unbuilt.iter().map(|unbuilt| {
+        let unbuilt = flows.unbuilt.iter();
+        let unbuilt = unbuilt.filter(|unbuilt| !is_kept(unbuilt, bindings, flows));
+        found.extend(unbuilt.map(|unbuilt| {
             let UnbuiltStatement { statement, why, .. } = unbuilt;
             let message = format!("a stage does nothing with `{statement}` yet: {why}");
             Diagnostic::new("TG0710", unbuilt.span, message)
@@ -184,6 +186,14 @@ pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnost
     }
     found.sort_by(|a, b| (a.span, a.code).cmp(&(b.span, b.code)));
     found
+}
+
+/// Whether it is a checkpoint that has a place to be kept in.
+fn is_kept(unbuilt: &UnbuiltStatement, bindings: &Bindings, flows: &CheckedFlows) -> bool {
+    let plan = flows.plan.as_ref();
+    let process = plan.and_then(|plan| plan.processes.get(&unbuilt.process));
+    unbuilt.statement == "checkpoint every"
+        && process.is_some_and(|process| bindings.pauses.contains_key(&process.checkpoint.to))
 }
 
 /// A checkpoint that is wanted again before the pause after the last one is over.

@@ -267,7 +267,7 @@ impl<'t> ProcessChecker<'_, 't> {
             plan.every_ms = plan.every_ms.into_iter().chain(every).min();
             plan.records = plan.records.into_iter().chain(records).min();
         }
-        let why = "a start reads the whole changelog";
+        let why = "`checkpoints` does not say where they are kept";
         self.unbuilt("checkpoint every", why, node);
         if let Some(to) = node.get("to") {
             plan.to = self.bound("checkpoints", to);

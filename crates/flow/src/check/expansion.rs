@@ -1,7 +1,7 @@
 //! How large flows may become when they are expanded.
 //!
-//! A transform is checked again wherever it is used, the head of a table in each of its rows, and each step looks at
-//! the fields of its record. So a short text can be a large plan and long work. Both are paid from one budget: the
+//! A transform is checked again wherever it is used. The head of a table is checked in each of its rows, and each step
+//! looks at the fields of its record. So a short text can be a large plan and long work. Both are paid from one budget: the
 //! unit is a quarter of a byte of expression, or half of a look at a field.
 
 use super::FlowChecker;
@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 128;
 /// Parts of the type of one record, those of its objects included.
 const MAX_PARTS: usize = 20_000;
 
-/// What is left to spend.
+/// The rest of the budget.
 #[derive(Debug)]
 pub(super) struct ExpansionBudget(usize);
 

@@ -28,7 +28,7 @@ fn each_unbuilt_statement_gets_a_warning_at_its_place() {
             "checkpoint every 5 minutes",
             "",
             "checkpoint every 5 minutes",
-            "a stage does nothing with `checkpoint every` yet: a start reads the whole changelog",
+            "a stage does nothing with `checkpoint every` yet: `checkpoints` does not say where they are kept",
         ),
         (
             "when slow strategy sample 0.1",
@@ -76,12 +76,12 @@ fn a_checkpoint_is_not_wanted_before_the_pause_after_the_last_one_is_over() {
     for (statement, code) in [
         ("checkpoint every 5 minutes to slow", "TG0604"),
         ("checkpoint every 5 minutes or 20 minutes to slow", "TG0604"),
-        ("checkpoint every 10 minutes to slow", "TG0710"),
-        ("checkpoint every 100 records to slow", "TG0710"),
+        ("checkpoint every 10 minutes to slow", ""),
+        ("checkpoint every 100 records to slow", ""),
         ("checkpoint every 5 seconds", "TG0604"),
-        ("checkpoint every 7 seconds", "TG0710"),
+        ("checkpoint every 7 seconds", ""),
     ] {
         let codes: Vec<&str> = found(statement, sections).iter().map(|one| one.0).collect();
-        assert_eq!(codes, [code], "{statement}");
+        assert_eq!(codes.concat(), code, "{statement}");
     }
 }
