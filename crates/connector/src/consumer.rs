@@ -385,7 +385,7 @@ impl Consumer {
         // While a commit is under way or fails, nothing is done about idle partitions.
         let looks_at_idle = self.commit.is_none() && self.trouble.is_none();
         for partition in self.partitions.values() {
-            if self.store_call.is_none() {
+            if self.store_call.is_none() && !partition.is_searching {
                 until(partition.park.as_ref().map(PartitionPark::wakes_at));
             }
             until(partition.let_go_by);
