@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_connector::{Binding, BindingOptions, Connector, DltStrategy};
 use tidegate_core::{Code, Failure, TierIndex};
-use tidegate_sim::LogFault;
+use tidegate_sim::{LogFault, LogRates};
 
 use crate::scene::{Scene, Script, on_model, permanent, text, transient};
 
@@ -175,6 +175,41 @@ fn c07_a_member_that_was_taken_for_dead_commits_nothing() {
         let tier = options.tier_topic(TierIndex(1)).unwrap();
         assert_eq!(scene.records(&tier, 0).await.len(), 1);
     });
+}
+
+#[test]
+pub(crate) fn c07_a_member_that_is_taken_for_dead_at_any_moment_hands_off_once() {
+    for after in (0..300).step_by(4) {
+        on_model(move |scene: Scene| async move {
+            let topic = scene.topic("orders", 1).await;
+            let mut options = scene.options(&topic);
+            options.retry.tier0.max_attempts = 1;
+            let group = options.group.clone();
+            let model = scene.model.clone().unwrap();
+            let script = Script::new(&scene);
+            let handler = script.handler(|record| {
+                let is_first = record.tier().0 == 0;
+                async move {
+                    match is_first {
+                        true => transient("timeout.read"),
+                        false => Ok(()),
+                    }
+                }
+            });
+            let connector = scene.start(options.clone(), handler).await;
+            scene.send(&topic, 0, &["a", "b", "c"]).await;
+            model.set_rates(LogRates {
+                delay: Duration::from_millis(40),
+                ..LogRates::default()
+            });
+            scene.env.clock.sleep(Duration::from_millis(after)).await;
+            model.expel(&group, 0);
+            scene.until_committed(&group, &topic, 3).await;
+            connector.stop("orders").await.unwrap();
+            let tier = options.tier_topic(TierIndex(1)).unwrap();
+            assert_eq!(scene.records(&tier, 0).await.len(), 3, "{after} ms");
+        });
+    }
 }
 
 #[test]
