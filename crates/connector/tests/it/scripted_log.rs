@@ -41,8 +41,11 @@ struct CommitScript {
     faults: VecDeque<CommitFault>,
     /// Faults of the next appends of hand-offs.
     append_faults: VecDeque<CommitFault>,
-    /// Whether a hand-off was appended whose offset is still to be committed.
-    has_handed_off: bool,
+    /// The group that appended a hand-off whose offset is still to be committed.
+    handed_off: Option<GroupName>,
+    /// Hand-offs that were appended, and how many of them a fault waits for.
+    hand_offs: usize,
+    fails_behind: usize,
     /// Told when a session has lost partitions, or its end.
     on_lost: Option<fn()>,
     /// A topic that is not there as far as commits go.
@@ -100,6 +103,13 @@ impl ScriptedLog {
     /// The next commit that brings records fails like this.
     pub(crate) fn fail_next(&self, fault: CommitFault) {
         self.script.lock().faults.push_back(fault);
+    }
+
+    /// The first commit behind so many hand-offs fails like this.
+    pub(crate) fn fail_behind(&self, hand_offs: usize, fault: CommitFault) {
+        let mut script = self.script.lock();
+        script.fails_behind = hand_offs;
+        script.faults.push_back(fault);
     }
 
     /// The next append of a hand-off fails like this.
@@ -225,14 +235,23 @@ impl ScriptedSession {
             return Err(LogError::CommitTooLarge { size, limit });
         }
         script.refuses(&commit.appends)?;
-        let was_handed_off = std::mem::take(&mut script.has_handed_off);
-        let fault = match commit.appends.is_empty() && !was_handed_off {
+        // Another consumer's commit may come while the hand-off is on its way.
+        let is_own = |group: &mut GroupName| *group == self.group;
+        let was_handed_off = script.handed_off.take_if(is_own).is_some();
+        let has_hand_offs = was_handed_off && script.hand_offs >= script.fails_behind;
+        let fault = match commit.appends.is_empty() && !has_hand_offs {
             true => None,
             false => script.faults.pop_front(),
         };
         script.failed += usize::from(fault.is_some());
         Ok(fault)
     }
+}
+
+/// The group that hands a record off; none if it is no hand-off.
+fn group_of(append: &Append) -> Option<GroupName> {
+    let header = append.record.headers.get(name::GROUP)?;
+    GroupName::new(str::from_utf8(header).ok()?).ok()
 }
 
 fn unknown() -> LogError {
@@ -355,10 +374,10 @@ impl Log for ScriptedLog {
 
     fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(async move {
-            let is_hand_off = |append: &Append| append.record.headers.get(name::GROUP).is_some();
             let fault = {
                 let mut script = self.script.lock();
-                let is_one = records.iter().any(is_hand_off);
+                let groups: Vec<GroupName> = records.iter().filter_map(group_of).collect();
+                let is_one = !groups.is_empty();
                 if is_one {
                     script.refuses(&records)?;
                 }
@@ -366,7 +385,10 @@ impl Log for ScriptedLog {
                     true => script.append_faults.pop_front(),
                     false => None,
                 };
-                script.has_handed_off |= is_one && fault.is_none();
+                if fault.is_none() {
+                    script.hand_offs += groups.len();
+                    script.handed_off = groups.into_iter().next().or(script.handed_off.take());
+                }
                 script.failed += usize::from(fault.is_some());
                 fault
             };

