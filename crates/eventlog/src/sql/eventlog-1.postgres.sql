@@ -32,7 +32,8 @@ CREATE INDEX tidegate_eventlog_by_correlation ON tidegate_eventlog (correlation_
 CREATE INDEX tidegate_eventlog_by_process ON tidegate_eventlog (process_name, at, id);
 CREATE INDEX tidegate_eventlog_by_account ON tidegate_eventlog (account_id, at, id)
     WHERE account_id IS NOT NULL;
-CREATE INDEX tidegate_eventlog_by_trace ON tidegate_eventlog (trace_id, at, id)
+-- The list of traces reads the index alone.
+CREATE INDEX tidegate_eventlog_by_trace ON tidegate_eventlog (trace_id, at, id, kind, outcome)
     WHERE trace_id IS NOT NULL;
 CREATE INDEX tidegate_eventlog_by_batch ON tidegate_eventlog (batch_id, id)
     WHERE batch_id IS NOT NULL;

@@ -48,7 +48,7 @@ async fn publishes_beside(backend: &Backend, held: &Store) {
         number += 1;
         until_drained(&outbox).await;
         assert!(
-            sent.elapsed() < Duration::from_secs(5),
+            sent.elapsed() < Duration::from_secs(30),
             "{:?}",
             sent.elapsed()
         );
