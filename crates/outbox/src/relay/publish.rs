@@ -51,6 +51,9 @@ pub(super) fn blame(error: &LogError) -> Blame {
             _ => Blame::Log,
         },
         LogError::TopicConfig { .. }
+        | LogError::UnknownGroup { .. }
+        | LogError::Unread { .. }
+        | LogError::InUse { .. }
         | LogError::MetadataTooLong { .. }
         | LogError::MetadataNotAscii { .. }
         | LogError::Full { .. }
