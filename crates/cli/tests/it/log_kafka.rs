@@ -64,6 +64,7 @@ mod needs_kafka {
     use crate::log::{configured, lines};
     use crate::running::Running;
 
+    mod groups;
     mod guarded;
     mod needs_kcat;
 

@@ -10,6 +10,7 @@
 )]
 
 mod audit;
+mod bench;
 mod bindings;
 mod bindings_audit;
 mod bindings_handlers;
@@ -27,6 +28,7 @@ mod demo_outage;
 mod event_log;
 mod flow;
 mod flow_test;
+mod groups;
 mod guides;
 mod help;
 mod log;
@@ -47,5 +49,6 @@ mod run_store;
 mod running;
 mod spill;
 mod stage;
+mod terminal;
 mod where_is;
 mod witness;
