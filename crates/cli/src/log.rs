@@ -79,7 +79,7 @@ pub(crate) fn configured(
     let mut found = LogOptions::from_config(&config)?;
     found.owned = owned_groups(&config)?;
     if let LogBackend::Kafka(kafka) = &mut found.backend {
-        kafka.request_timeout = BROKER_PATIENCE;
+        kafka.request_timeout = kafka.request_timeout.min(BROKER_PATIENCE);
     }
     if let Some(dir) = dir {
         found = found.in_dir(dir);
