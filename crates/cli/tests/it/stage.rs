@@ -194,7 +194,8 @@ fn r06_a_stage_is_taken_back_to_a_checkpoint_by_command() {
         ran.json()["stages"][0]["records-in"] == 1
     });
     // A repeated request with a key takes no other one.
-    let keyed = "/tidegate/stages/order_totals/checkpoint HTTP/1.1\r\nIdempotency-Key: k1\r\nX-Unused:";
+    let keyed =
+        "/tidegate/stages/order_totals/checkpoint HTTP/1.1\r\nIdempotency-Key: k1\r\nX-Unused:";
     let taken = [(); 2].map(|()| running.post(keyed, ""));
     for answer in taken {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -113,7 +113,15 @@ impl House {
     async fn events(&self, correlation: &str) -> Vec<Value> {
         assert!(self.logger.flush(LIMIT).await);
         let url = format!("{}/v1/events/correlation/{correlation}", self.event_log);
-        let page: Value = self.client.get(url).send().await.unwrap().json().await.unwrap();
+        let page: Value = self
+            .client
+            .get(url)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
         assert_eq!(page["hasMore"], false, "{page}");
         page["events"].as_array().unwrap().clone()
     }
@@ -252,7 +260,15 @@ async fn the_twelve_scenarios_give_the_listed_status_codes(event_log: String) {
         (account.accepted, 0)
     );
     let stats = format!("{}/v1/dashboard/stats", house.event_log);
-    let stats: Value = house.client.get(stats).send().await.unwrap().json().await.unwrap();
+    let stats: Value = house
+        .client
+        .get(stats)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
     assert_eq!(stats["totalEvents"], account.accepted);
 }
 
