@@ -5,14 +5,12 @@ mod routes;
 
 use std::sync::Arc;
 
-use axum::middleware::{from_fn, from_fn_with_state};
 use tidegate_core::EventIds;
 use tidegate_log::{Log, LogAdmin};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as routed;
 
-use crate::Routes;
-use crate::idempotency::{self, IdempotencyKeys};
+use crate::{IdempotencyKeys, Routes};
 
 /// The log behind the routes.
 #[derive(Debug, Clone)]
@@ -37,7 +35,10 @@ pub fn log_routes(api: LogApi) -> Routes {
     const AROUND: u64 = 64 * 1024;
     // Each byte of a record is written as six at most.
     let longest = api.max_record_size.saturating_mul(6).saturating_add(AROUND);
-    let keyed = OpenApiRouter::new()
+    let keys = api.keys.clone();
+    let router = OpenApiRouter::new()
+        .routes(routed!(routes::list_topics))
+        .routes(routed!(administration::list_groups))
         .routes(routed!(
             routes::describe_topic,
             routes::append_records,
@@ -48,16 +49,9 @@ pub fn log_routes(api: LogApi) -> Routes {
             administration::describe_group,
             administration::forget_group
         ))
-        .routes(routed!(administration::seek_group));
-    let keyed = match api.keys.clone() {
-        Some(keys) => keyed.layer(from_fn_with_state(Arc::new(keys), idempotency::pass)),
-        None => keyed.layer(from_fn(idempotency::refuse)),
-    };
-    let router = OpenApiRouter::new()
-        .routes(routed!(routes::list_topics))
-        .routes(routed!(administration::list_groups))
-        .merge(keyed)
+        .routes(routed!(administration::seek_group))
         .routes(routed!(routes::read_records))
         .with_state(Arc::new(api));
-    Routes::from(router).with_max_body(usize::try_from(longest).unwrap_or(usize::MAX))
+    let routes = Routes::from(router).idempotent(keys);
+    routes.with_max_body(usize::try_from(longest).unwrap_or(usize::MAX))
 }
