@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Entropy, Env};
-use tidegate_core::{Backoff, error_chain};
+use tidegate_core::Backoff;
 use tidegate_log::LogError;
 
 use super::dead_letters::{DeadLetterOutcome, write_dead_letter};
@@ -13,7 +13,9 @@ use super::publish::{Publication, publish};
 use super::state::LoopPulse;
 use super::{BatchCounts, RelayParts};
 use crate::dead_letter::{GiveUp, dlq_of};
+use crate::OutboxError;
 use crate::decide::{PublishFacts, PublishOutcome, RowFate, decide};
+use crate::error::with_code;
 use crate::port::{
     BatchSettlement, BucketCursor, BucketLease, ClaimedRow, ClaimedRows, RowClaim, Settled,
     SettledRow, SettledTo,
@@ -23,7 +25,8 @@ use crate::port::{
 const RESCAN: Duration = Duration::from_secs(1);
 /// A publish that takes longer than this is shown: the log is probably away.
 const LATE: Duration = Duration::from_secs(5);
-const NO_ANSWER: &str = "the log has had records for more than 5 s and does not answer";
+const NO_ANSWER: &str =
+    "log.unavailable: the log has had records for more than 5 s and does not answer";
 /// The longest error that is kept.
 const ERROR_LIMIT: usize = 500;
 
@@ -102,7 +105,7 @@ impl RelayLane {
             .await
         {
             Ok(claimed) => claimed,
-            Err(error) => return self.store_failed(error_chain(&error)),
+            Err(error) => return self.store_failed(&error),
         };
         if !claimed.is_held {
             // The renewal finds out which of them are lost.
@@ -161,7 +164,8 @@ impl RelayLane {
             tracing::warn!(row = row.id, event = %row.event_id, trace_id, "the broker refused a row and took a later one of its key");
         }
         self.parts.metrics.overtaken(published.overtaken.len());
-        let mut away = published.away.as_ref().map(|error| error_chain(error));
+        let away = published.away.as_ref();
+        let mut away = away.map(|error| with_code(&error.code(), error));
         let mut settled = Vec::with_capacity(rows.len());
         let mut counts = BatchCounts::default();
         for (row, outcome) in rows.iter().zip(&published.outcomes) {
@@ -306,7 +310,7 @@ impl RelayLane {
                     error: shortened(format!("{error}; and no dead letter: {refusal}")),
                 })
             }
-            DeadLetterOutcome::LogAway(error) => Err(error_chain(&error)),
+            DeadLetterOutcome::LogAway(error) => Err(with_code(&error.code(), &error)),
         }
     }
 
@@ -347,7 +351,7 @@ impl RelayLane {
                 }
                 Err(error) => {
                     has_failed = true;
-                    self.parts.shared.store_failed(error_chain(&error));
+                    self.parts.shared.store_failed(&error);
                     if !self.parts.shared.is_valid() {
                         tracing::warn!(
                             "a batch was published and could not be settled; it will be published again"
@@ -384,8 +388,8 @@ impl RelayLane {
         Next::Wait(pause)
     }
 
-    fn store_failed(&mut self, why: String) -> Next {
-        self.parts.shared.store_failed(why);
+    fn store_failed(&mut self, error: &OutboxError) -> Next {
+        self.parts.shared.store_failed(error);
         self.pause()
     }
 
