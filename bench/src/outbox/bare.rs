@@ -7,19 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
-use rdkafka::producer::{BaseProducer, BaseRecord, ProducerContext};
-use rdkafka::{ClientContext, Message as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use tidegate_core::Topic;
 use tidegate_store::sqlx::{self, PgConnection, Row as _};
 use tokio::sync::{Notify, mpsc};
 
-use super::{BATCH, LIMIT, told};
+use super::{BATCH, LIMIT, PARTITIONS, told};
 use crate::program::Why;
 use crate::server::{session, shown};
 
+const WAIT: Duration = Duration::from_secs(10);
 /// Batches on their way at once, as many as a relay has.
 const AT_ONCE: usize = 4;
 
@@ -48,8 +49,7 @@ impl ProducerContext for Heard {
     type DeliveryOpaque = Arc<SentBatch>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, batch: Arc<SentBatch>) {
-        if let Err((_, message)) = result {
-            eprintln!("a record of partition {} failed", message.partition());
+        if result.is_err() {
             batch.has_failed.store(true, Ordering::Relaxed);
         }
         if batch.left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -68,7 +68,11 @@ pub(super) async fn run(url: &str, servers: &str, topic: &Topic, ends: Ends) -> 
         .set("linger.ms", "1")
         .set("compression.type", "lz4");
     let producer = BaseProducer::from_config_and_context(&config, Heard).map_err(told)?;
-    let producer = Arc::new(producer);
+    let producer: Arc<BaseProducer<Heard>> = Arc::new(producer);
+    // Records for a partition that the client does not know yet would fail.
+    while !knows(&producer, topic)? {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let listened = Arc::downgrade(&producer);
     let listener = std::thread::spawn(move || {
         while let Some(producer) = listened.upgrade() {
@@ -110,8 +114,22 @@ pub(super) async fn run(url: &str, servers: &str, topic: &Topic, ends: Ends) -> 
     let both = async { tokio::try_join!(produced, ended).map(drop) };
     let done = tokio::time::timeout(LIMIT, both).await;
     let done = done.unwrap_or_else(|_| Err(format!("the loop takes longer than {LIMIT:?}")));
-    listener.join().map_err(|_| "the listener panicked".to_owned())?;
+    listener
+        .join()
+        .map_err(|_| "the listener panicked".to_owned())?;
     done
+}
+
+/// Whether the client knows a leader of every partition.
+fn knows(producer: &BaseProducer<Heard>, topic: &Topic) -> Result<bool, Why> {
+    let metadata = producer.client().fetch_metadata(Some(topic.as_str()), WAIT);
+    let metadata = metadata.map_err(told)?;
+    let partitions = metadata
+        .topics()
+        .first()
+        .map_or(&[][..], |found| found.partitions());
+    let led = partitions.iter().filter(|one| one.leader() >= 0).count();
+    Ok(led == PARTITIONS as usize)
 }
 
 async fn produce(
@@ -130,7 +148,9 @@ async fn produce(
         .map_err(|error| shown(&error))?;
     let ids = rows.iter().map(|row| row.try_get(0));
     let batch = Arc::new(SentBatch {
-        ids: ids.collect::<Result<_, _>>().map_err(|error| shown(&error))?,
+        ids: ids
+            .collect::<Result<_, _>>()
+            .map_err(|error| shown(&error))?,
         left: AtomicUsize::new(rows.len()),
         has_failed: AtomicBool::new(false),
         done: Notify::new(),

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::outbox::NewOutboxEvent;
 
-use crate::outbox::{
-    CONFIG, add_events, add_events_to, migrated_with, ok, try_to_add, wait_for,
-};
+use crate::outbox::{CONFIG, add_events, add_events_to, migrated_with, ok, try_to_add, wait_for};
 use crate::outbox_trouble::{drained, stop, told};
 use crate::running::Running;
 use crate::small_room::{fill_up, room, run_in_small_room};
@@ -20,7 +18,7 @@ fn o16_a_full_file_system_below_the_table_is_told_and_rows_go_on_when_there_is_r
 
 #[test]
 fn o11_a_full_file_system_below_the_log_costs_no_attempt_and_rows_go_on_when_there_is_room() {
-    run_in_small_room("outbox_full_disk::child_process_entry::below_the_log", 16);
+    run_in_small_room("outbox_full_disk::child_process_entry::below_the_log", 48);
 }
 
 /// The program that the tests above run in a process of its own.

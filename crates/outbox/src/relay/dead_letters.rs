@@ -98,7 +98,9 @@ pub(super) async fn make_known_dlq(parts: &RelayParts) -> bool {
             true
         }
         Err(error) => {
-            parts.shared.topic_failed(&dlq, with_code(&error.code(), &error));
+            parts
+                .shared
+                .topic_failed(&dlq, with_code(&error.code(), &error));
             false
         }
     }

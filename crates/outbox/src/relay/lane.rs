@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::{Clock, Entropy, Env};
 use tidegate_core::Backoff;
+use tidegate_core::env::{Clock, Entropy, Env};
 use tidegate_log::LogError;
 
 use super::dead_letters::{DeadLetterOutcome, write_dead_letter};
 use super::publish::{Publication, publish};
 use super::state::LoopPulse;
 use super::{BatchCounts, RelayParts};
-use crate::dead_letter::{GiveUp, dlq_of};
 use crate::OutboxError;
+use crate::dead_letter::{GiveUp, dlq_of};
 use crate::decide::{PublishFacts, PublishOutcome, RowFate, decide};
 use crate::error::with_code;
 use crate::port::{
@@ -37,6 +37,8 @@ pub(super) struct RelayLane {
     entropy: Box<dyn Entropy>,
     pulse: LoopPulse,
     cursor: LaneCursor,
+    /// The most rows of a bucket that the next claim reads.
+    per_bucket: u32,
     /// Failures of the store or the log in a row.
     failures: u32,
 }
@@ -60,6 +62,7 @@ impl RelayLane {
         Self {
             number,
             pulse: LoopPulse::new(&parts.shared, format!("lane-{number}")),
+            per_bucket: parts.outbox.options().batch_size,
             parts,
             clock: Arc::clone(&env.clock),
             entropy: env.entropy.fork("waits"),
@@ -99,6 +102,7 @@ impl RelayLane {
         let began = self.clock.elapsed();
         let claim = self.next_claim(&leases, began);
         let is_whole = claim.up_to.is_none();
+        let limit = claim.limit;
         let claimed = match self
             .pulse
             .waiting(self.parts.outbox.store().claim(claim))
@@ -126,6 +130,7 @@ impl RelayLane {
             return Next::Wait(Duration::ZERO);
         }
         self.cursor.advance(&claimed);
+        self.per_bucket = next_per_bucket(self.per_bucket, limit, leases.len(), &claimed);
         self.work(leases, claimed.rows).await
     }
 
@@ -151,6 +156,7 @@ impl RelayLane {
             buckets: buckets.collect(),
             up_to: self.cursor.up_to,
             limit: options.batch_size,
+            per_bucket: self.per_bucket,
         }
     }
 
@@ -422,9 +428,62 @@ impl LaneCursor {
     }
 }
 
+/// The most rows of a bucket that the next claim reads: about its share while all buckets have rows, and more while
+/// only a few have.
+fn next_per_bucket(present: u32, limit: u32, buckets: usize, claimed: &ClaimedRows) -> u32 {
+    let buckets = u32::try_from(buckets).unwrap_or(u32::MAX).max(1);
+    let share = limit.div_ceil(buckets);
+    let is_full = u32::try_from(claimed.rows.len()).is_ok_and(|rows| rows >= limit);
+    match (is_full, claimed.has_more) {
+        (true, _) => (present / 2).max(share),
+        (false, true) => present.saturating_mul(2).min(limit),
+        (false, false) => present,
+    }
+}
+
 fn shortened(text: String) -> String {
     match text.char_indices().nth(ERROR_LIMIT) {
         Some((end, _)) => text[..end].to_owned(),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_reads_the_share_of_each_bucket_or_all_of_a_busy_one() {
+        let row = ClaimedRow {
+            id: 1,
+            bucket: 0,
+            event_id: tidegate_core::EventId::from_u128(1),
+            aggregate_id: String::new(),
+            aggregate_type: None,
+            type_name: String::new(),
+            topic: None,
+            payload: None,
+            headers: None,
+            attempts: 0,
+            created_ms: 0,
+        };
+        let claimed = |rows, has_more| ClaimedRows {
+            rows: vec![row.clone(); rows],
+            has_more,
+            ..ClaimedRows::default()
+        };
+        let (limit, buckets) = (500, 16);
+        let mut present = limit;
+        for expect in [250, 125, 62, 32, 32] {
+            present = next_per_bucket(present, limit, buckets, &claimed(500, true));
+            assert_eq!(present, expect);
+        }
+        present = next_per_bucket(present, limit, buckets, &claimed(3, false));
+        assert_eq!(present, 32, "nothing is to be learned from a few rows");
+        for expect in [64, 128, 256, 500, 500] {
+            present = next_per_bucket(present, limit, buckets, &claimed(40, true));
+            assert_eq!(present, expect);
+        }
+        assert_eq!(next_per_bucket(1, 1, buckets, &claimed(1, true)), 1);
     }
 }

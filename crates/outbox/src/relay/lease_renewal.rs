@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::{Clock, Env};
 use tidegate_core::Shutdown;
+use tidegate_core::env::{Clock, Env};
 
 use super::RelayParts;
 use super::dead_letters::make_known_dlq;

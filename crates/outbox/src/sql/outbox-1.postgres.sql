@@ -29,10 +29,11 @@ CREATE TABLE {table} (
     aggregate_type text,
     aggregate_id text NOT NULL CHECK (octet_length(aggregate_id) <= 1024),
     type text NOT NULL CHECK (octet_length(type) BETWEEN 1 AND 255),
-    topic text CHECK (octet_length(topic) BETWEEN 1 AND 249),
     payload text,
     headers jsonb CHECK (jsonb_typeof(headers) = 'object'),
     created_at timestamptz NOT NULL DEFAULT now(),
+    -- Behind the payload, as all that a relay writes: the WAL of a change begins at the first column that is another.
+    topic text CHECK (octet_length(topic) BETWEEN 1 AND 249),
     sent boolean NOT NULL DEFAULT false,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'SENT', 'DEAD')),
     attempts integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),

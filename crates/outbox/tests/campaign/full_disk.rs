@@ -77,14 +77,20 @@ async fn with_full_server(room: &Path) {
 
     let event = |number: u64, bytes: usize| {
         // It does not get smaller by compression.
-        let payload = (0..bytes as u64 / 16)
-            .map(|n| format!("{:016x}", (number + n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let payload = (0..bytes as u64 / 16).map(|n| {
+            format!(
+                "{:016x}",
+                (number + n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            )
+        });
         NewOutboxEvent::new(format!("k{}", number % 5), "T", payload.collect::<String>())
     };
     let ballast = fill_up(room);
     // A little room is left, for some of the rows.
     let file = std::fs::File::options().write(true).open(&ballast).unwrap();
-    file.set_len(file.metadata().unwrap().len() - 4 * 1024 * 1024).unwrap();
+    let length = file.metadata().unwrap().len();
+    file.set_len(length - 4 * 1024 * 1024).unwrap();
+    drop(file);
     let mut accepted = 0;
     let refusal = loop {
         match outbox.insert(&[event(accepted, 100_000)]).await {
@@ -129,7 +135,11 @@ async fn with_full_server(room: &Path) {
     running.await.unwrap();
     let audited = OutboxComponent::inspected(outbox, Some(log));
     let audited = audited.audit().await.unwrap().remove(0);
-    assert_eq!((audited.unaccounted, audited.unverifiable), (0, 0), "{audited:?}");
+    assert_eq!(
+        (audited.unaccounted, audited.unverifiable),
+        (0, 0),
+        "{audited:?}"
+    );
     let sent = audited.books.delivered;
     let expect = i64::try_from(accepted).unwrap()..=i64::try_from(accepted + unknown).unwrap();
     assert!(expect.contains(&sent), "{sent} of {expect:?}");

@@ -220,7 +220,7 @@ mod needs_kafka {
                 table: table.clone(),
                 ..backend.options()
             };
-            let outbox = backend.outbox(options).await;
+            let outbox = backend.outbox(options.clone()).await;
             let events: Vec<_> = (0..400)
                 .map(|n| event(&format!("k{}", n % 40), n / 40))
                 .collect();
@@ -230,7 +230,10 @@ mod needs_kafka {
                 beneath: Arc::clone(&backend.log),
                 weather: Arc::clone(&held),
             });
-            let relay = RunningRelay::start(&outbox, &log);
+            let env = Env::system();
+            let own = Store::open(&backend.reach, &env).await.unwrap();
+            let its_outbox = Outbox::open(&own, options, &env).await.unwrap();
+            let relay = RunningRelay::start(&its_outbox, &log);
             // Each of its lanes has a batch on its way.
             until("all lanes publish", async || {
                 held.waiting.load(Ordering::SeqCst) == 4
@@ -254,6 +257,8 @@ mod needs_kafka {
             until_drained(&outbox).await;
             let report = relay.stop().await;
             assert_eq!((report.sent, report.fenced), (400, 0));
+            // The server counts what a session did when it ends, or seconds later.
+            own.close().await.unwrap();
             let batches = i64::try_from(report.batches).unwrap();
             let calls = async |text: &str| {
                 let sql = format!(
