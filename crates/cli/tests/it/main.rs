@@ -38,6 +38,7 @@ mod log_live;
 mod logger_path;
 mod outbox;
 mod outbox_audit;
+mod outbox_full_disk;
 mod outbox_trouble;
 mod parked;
 mod queue;
@@ -47,6 +48,8 @@ mod readme;
 mod run;
 mod run_store;
 mod running;
+#[path = "../../../log/tests/space/small_room.rs"]
+mod small_room;
 mod spill;
 mod stage;
 mod terminal;
