@@ -94,14 +94,14 @@ impl RemoteLog {
 
     /// The error of a question about a group.
     fn group_failed(&self, group: &GroupName, error: ClientError) -> LogError {
-        match &error {
-            ClientError::Refused { code, .. } if code == "log.unknown-group" => {
-                LogError::UnknownGroup {
-                    group: group.clone(),
-                }
-            }
-            _ => failed(&self.target, "to change a group", None, error),
+        if let ClientError::Refused { code, .. } = &error
+            && code == "log.unknown-group"
+        {
+            return LogError::UnknownGroup {
+                group: group.clone(),
+            };
         }
+        failed(&self.target, "to change a group", None, error)
     }
 
     async fn read_batch(&self, read: Read) -> Result<Batch, LogError> {

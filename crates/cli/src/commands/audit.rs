@@ -438,9 +438,11 @@ fn verdict(audit: &Audit, by_witness: u64) -> String {
 fn lost(components: &[Audited]) -> i64 {
     let mut by_topic: BTreeMap<&str, i64> = BTreeMap::new();
     for one in components {
-        let topic = match one.kind {
-            ComponentKind::Group => one.name.rsplit_once('@').map_or("", |(_, topic)| topic),
-            _ => &one.name,
+        let is_group = matches!(one.kind, ComponentKind::Group);
+        let topic = if is_group {
+            one.name.rsplit_once('@').map_or("", |(_, topic)| topic)
+        } else {
+            &one.name
         };
         let most = by_topic.entry(topic).or_default();
         *most = one.books.lost.total().max(*most);

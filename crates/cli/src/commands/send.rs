@@ -91,8 +91,11 @@ struct AskedRecord {
     id: Option<EventId>,
 }
 
+/// Lines of the input, or why they cannot be read.
+type ReadLines = Result<Vec<Vec<u8>>, ErrorReport>;
+
 /// Reads standard input on a thread of its own: a signal must not wait for the next line.
-fn input() -> Result<mpsc::Receiver<Result<Vec<Vec<u8>>, ErrorReport>>, ErrorReport> {
+fn input() -> Result<mpsc::Receiver<ReadLines>, ErrorReport> {
     let (batches, read) = mpsc::channel(1);
     let reading = move || {
         let mut input = InputLines::new(std::io::stdin().lock());
@@ -118,13 +121,13 @@ fn input() -> Result<mpsc::Receiver<Result<Vec<Vec<u8>>, ErrorReport>>, ErrorRep
 
 /// Whether nothing was added because the log cannot be reached just now.
 fn is_away(error: &LogError) -> bool {
-    match error {
-        LogError::Unavailable { .. } | LogError::Overloaded { .. } => true,
-        LogError::Remote { code, .. } => {
-            matches!(code.as_str(), "log.unavailable" | "log.overloaded")
-        }
-        _ => false,
+    if let LogError::Remote { code, .. } = error {
+        return matches!(code.as_str(), "log.unavailable" | "log.overloaded");
     }
+    matches!(
+        error,
+        LogError::Unavailable { .. } | LogError::Overloaded { .. }
+    )
 }
 
 /// The wait before a log that is away is tried again.

@@ -347,13 +347,15 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
 
     async fn forget(&self, group: &GroupName) -> Result<(), LogError> {
         let unjoined = self.unjoined(|name, _| name == group).await;
-        let _unjoined = unjoined.map_err(|error| match error {
-            LogError::InUse { why, .. } => LogError::Refused {
-                doing: "to forget a group",
-                why: format!("`{group}`: {why}"),
-            },
-            error => error,
-        })?;
+        let _unjoined = match unjoined {
+            Err(LogError::InUse { why, .. }) => {
+                return Err(LogError::Refused {
+                    doing: "to forget a group",
+                    why: format!("`{group}`: {why}"),
+                });
+            }
+            unjoined => unjoined?,
+        };
         self.inner.storage.forget_group(group).await
     }
 

@@ -152,11 +152,8 @@ fn a_group_goes_back_before_its_beginning_and_has_the_records_from_then_on() {
     let sought = harness.opened.writer.seek(&seek).unwrap();
     assert_eq!((sought[0].from, sought[0].records), (Offset(10), 7));
     harness.assert_balanced();
-    let audited = harness.audit().into_iter();
-    let late = audited
-        .filter(|one| one.group == Some(late.clone()))
-        .next()
-        .unwrap();
+    let mut audited = harness.audit().into_iter();
+    let late = audited.find(|one| one.group == Some(late.clone())).unwrap();
     assert_eq!(places(&late.books.account()), (7, 7, 0, 0));
 }
 
