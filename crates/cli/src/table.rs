@@ -123,8 +123,8 @@ mod tests {
         let whole = fitted(&["name", "count"], rows(), None);
         let lines: Vec<&str> = whole.lines().collect();
         assert_eq!(lines.len(), 4, "{whole}");
-        assert_eq!(lines[2], " a name that is too long      7");
-        assert_eq!(lines[3], " b                         1234");
+        assert_eq!(lines[2], " a name that is too long       7");
+        assert_eq!(lines[3], " b                          1234");
         assert_eq!(whole.matches('─').count(), lines[1].chars().count());
         let narrow = fitted(&["name", "count"], rows(), Some(24));
         let width = narrow.lines().map(|line| line.chars().count()).max();
