@@ -5,7 +5,8 @@
 #
 # Two things differ from a reader's shell: `tidegate` is the program that is named, not one that
 # `cargo install` builds, and the port is a free one instead of 8080. The first command that fails
-# ends the run with its exit code.
+# ends the run with its exit code. LEFT_OUT is a pattern of lines that are not run, JOURNAL_SIZE the
+# size of the files of the log.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -31,8 +32,9 @@ ln -s "$program" "$dir/bin/tidegate"
 {
     # A failed line must not leave the server behind.
     echo "trap 'jobs -p | xargs -r kill' EXIT"
-    grep -v '^cargo install' <<<"$block" | sed "s/localhost:8080/localhost:$port/"
+    grep -v "${LEFT_OUT:-^cargo install}" <<<"$block" | sed "s/localhost:8080/localhost:$port/"
 } >"$dir/block.sh"
 
 env -i PATH="$dir/bin:$PATH" TMPDIR="$dir/tmp" SERVER_LISTEN="127.0.0.1:$port" \
+    LOG_EMBEDDED_JOURNAL_SIZE="${JOURNAL_SIZE:-64MiB}" \
     bash -xeuo pipefail "$dir/block.sh"

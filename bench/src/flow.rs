@@ -109,8 +109,8 @@ fn record() {
     .print();
 }
 
-/// Milliseconds to check texts of this many bytes in all.
-fn checked_ms(bytes: usize) -> f64 {
+/// Files of flows with this many bytes in all.
+fn flow_texts(bytes: usize) -> Vec<String> {
     const FILE: usize = 64 * 1024;
     let mut texts = vec![String::new()];
     let mut number = 0;
@@ -136,6 +136,11 @@ end
             text.push_str(&process);
         }
     }
+    texts
+}
+
+/// Milliseconds of one check.
+fn checked_ms(texts: &[String]) -> f64 {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let start = Instant::now();
     let checked = check_flows(&texts, &Registered::default());
@@ -145,8 +150,11 @@ end
 }
 
 fn check_text() {
+    /// Checks of each size, in turn; the fastest one counts. The first ones also fetch their memory from the system.
+    const ROUNDS: usize = 7;
+    let [small, large] = [1 << 20, 2 << 20].map(flow_texts);
     begin_peak();
-    let one = checked_ms(1 << 20);
+    let mut one = checked_ms(&small);
     Measurement {
         bench: "flow/check-1-mib-memory",
         ours: peak_resident_mib(),
@@ -155,7 +163,11 @@ fn check_text() {
         unit: "MiB",
     }
     .print();
-    let two = checked_ms(2 << 20);
+    let mut two = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        two = two.min(checked_ms(&large));
+        one = one.min(checked_ms(&small));
+    }
     Measurement {
         bench: "flow/check-1-mib",
         ours: one,

@@ -213,17 +213,21 @@ impl Bench {
         let after = self.server.number_in(&url, commits)?;
         let batches = report.batches.max(1) as f64;
         let called = called.zip(self.statements(&url));
+        let own = (cpu_time() - own).as_secs_f64();
         let drained = Drained {
             per_second: f64::from(EVENTS) / took,
             wal: wal / f64::from(EVENTS),
             transactions: (after - before) as f64 / batches,
             statements: called.map(|(before, after)| (after - before) as f64 / batches),
             cost: Cost {
-                cpu_s: cpu + (cpu_time() - own).as_secs_f64(),
+                cpu_s: cpu + own,
                 rss_mb: peak_resident_mib(),
             },
         };
-        eprintln!("  ours: {:.0}/s in {batches} batches", drained.per_second);
+        eprintln!(
+            "  ours: {:.0}/s in {batches} batches; processor: {own:.1} s of ours, {cpu:.1} s of the database",
+            drained.per_second
+        );
         Ok(drained)
     }
 

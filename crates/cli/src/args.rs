@@ -1,16 +1,21 @@
 //! The command line.
 
 mod flow;
+mod group;
 mod outbox;
 mod queue;
 mod stage;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::tail::{From, parse_from};
 pub(crate) use flow::{FlowArgs, FlowExplain};
+pub(crate) use group::{
+    GroupArgs, GroupSeekArgs, GroupShow, LogTarget, RetentionArg, TopicArgs, TopicCreate,
+};
 pub(crate) use outbox::{
     OutboxArgs, OutboxAt, OutboxLs, OutboxPurge, OutboxRetry, PurgeStatusArg, RowStatusArg,
 };
@@ -20,11 +25,13 @@ pub(crate) use queue::{
 };
 pub(crate) use stage::{StageArgs, StageStateArgs};
 
+/// How often `--watch` may show something, in seconds.
+const WATCH_SECONDS: std::ops::RangeInclusive<u64> = 1..=3600;
+
 /// The heading of the options that every command has.
 const GLOBAL: &str = "Global options";
 
-/// A zero-loss event backbone: every accepted event is in exactly one place at all times, and can
-/// be shown to be.
+/// A zero-loss event backbone: every accepted event is in one place, and can be shown to be.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate",
@@ -36,11 +43,15 @@ const GLOBAL: &str = "Global options";
     after_help = "Exit codes: 0 ok · 1 failed · 2 usage · 3 findings · 4 loss, or too many duplicates"
 )]
 pub(crate) struct Arguments {
-    /// How results are written to standard output [default: table]
+    /// How results are written [default: table]; `--json` is `-o json`
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table,
           value_name = "table|json", help_heading = GLOBAL, hide_possible_values = true,
           hide_default_value = true)]
     pub(crate) output: Output,
+
+    /// The same as `-o json`
+    #[arg(long, global = true, hide = true)]
+    pub(crate) json: bool,
 
     /// How log lines are written to standard error [default: text]
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text,
@@ -50,11 +61,21 @@ pub(crate) struct Arguments {
 
     /// Which log lines are written, such as `debug` [default: info]
     #[arg(long, global = true, env = "TIDEGATE_LOG", default_value = "info", value_name = "FILTER",
-          help_heading = GLOBAL, hide_env = true, hide_default_value = true)]
+          help_heading = GLOBAL, hide_env = true, hide_default_value = true, hide_short_help = true)]
     pub(crate) log: String,
 
     #[command(subcommand)]
     pub(crate) command: CommandArgs,
+}
+
+impl Arguments {
+    /// How results are written.
+    pub(crate) fn output(&self) -> Output {
+        match self.json {
+            true => Output::Json,
+            false => self.output,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -102,8 +123,22 @@ pub(crate) enum CommandArgs {
         rate: u64,
     },
     /// Look at all that `run` needs on this machine, and say what to do
-    #[command(after_long_help = "Example: tidegate doctor -c tidegate.yaml")]
-    Doctor(ConfigFile),
+    #[command(
+        after_long_help = "Examples:\n  tidegate doctor -c tidegate.yaml\n  tidegate doctor --bundle support.json"
+    )]
+    Doctor {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// Write a new file for whoever helps: names, numbers and settings, without secrets and without
+        /// anything of an event
+        #[arg(long, value_name = "FILE")]
+        bundle: Option<PathBuf>,
+    },
+    /// Put a small load on the log or the queue, and show how long each call takes
+    #[command(
+        after_long_help = "Examples:\n  tidegate bench log\n  tidegate bench queue --events 50000 --concurrency 64"
+    )]
+    Bench(BenchArgs),
     /// Check, format, explain or test flow files
     #[command(subcommand)]
     Flow(FlowArgs),
@@ -150,9 +185,12 @@ pub(crate) enum CommandArgs {
         after_long_help = "Examples:\n  tidegate tail orders\n  tidegate tail orders --from -1h --until end -o json"
     )]
     Tail(TailArgs),
-    /// List the topics of the log, wherever it is
+    /// List, make or remove topics, wherever the log is
     #[command(subcommand)]
     Topic(TopicArgs),
+    /// List, move or forget the groups that read topics
+    #[command(subcommand)]
+    Group(GroupArgs),
     /// List, check or repair the directory of an embedded log
     #[command(subcommand)]
     Log(LogArgs),
@@ -264,7 +302,7 @@ pub(crate) struct LedgerCommand {
     pub(crate) at: LedgerArgs,
     /// Show it again every so many seconds, until Ctrl-C
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
-          value_parser = clap::value_parser!(u64).range(1..=3600))]
+          value_parser = clap::value_parser!(u64).range(WATCH_SECONDS))]
     pub(crate) watch: Option<u64>,
 }
 
@@ -327,7 +365,7 @@ pub(crate) struct ReplayArgs {
 }
 
 /// Where a log is, if not where the configuration says.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LogAt {
     /// The directory of an embedded log [default: `log.embedded.path` of the configuration]
     #[arg(long = "log-dir", value_name = "DIR")]
@@ -395,6 +433,9 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "N", conflicts_with = "value",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) from_line: Option<u64>,
+    /// How long a log that is away is waited for
+    #[arg(long, value_name = "SPAN", default_value = "1m", value_parser = parse_span)]
+    pub(crate) wait: Duration,
     /// A header of each record; may be repeated
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = parse_header)]
     pub(crate) headers: Vec<(String, String)>,
@@ -405,6 +446,41 @@ pub(crate) struct SendArgs {
     pub(crate) file: ConfigFile,
     #[command(flatten)]
     pub(crate) at: LogAt,
+}
+
+/// The part that a bench loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchTarget {
+    /// Appends to a topic of its own
+    Log,
+    /// Events of a type of its own, published and handled
+    Queue,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// The part that is loaded
+    #[arg(value_enum)]
+    pub(crate) target: BenchTarget,
+    /// How many events
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) events: u64,
+    /// The bytes of each
+    #[arg(long, default_value_t = 200)]
+    pub(crate) size: usize,
+    /// Events of one call
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) batch: u64,
+    /// Calls at the same time
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) concurrency: u32,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) at: LogAt,
+    /// The database of the queue [default: `store.url` of the configuration]
+    #[arg(long = "store", value_name = "URL")]
+    pub(crate) store: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -455,28 +531,6 @@ pub(crate) struct TailArgs {
 pub(crate) enum Until {
     /// The end of each partition when the command begins
     End,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum TopicArgs {
-    /// List all topics, with their partitions and records
-    #[command(after_long_help = "Example: tidegate topic ls -o json")]
-    Ls {
-        #[command(flatten)]
-        file: ConfigFile,
-        #[command(flatten)]
-        at: LogAt,
-    },
-    /// Show the partitions of one topic
-    #[command(after_long_help = "Example: tidegate topic show orders")]
-    Show {
-        /// The topic
-        name: String,
-        #[command(flatten)]
-        file: ConfigFile,
-        #[command(flatten)]
-        at: LogAt,
-    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -533,6 +587,11 @@ fn parse_url(text: &str) -> Result<String, String> {
         Some(host) if !host.is_empty() => Ok(text.to_owned()),
         Some(_) | None => Err("write it as http://HOST:PORT".to_owned()),
     }
+}
+
+fn parse_span(text: &str) -> Result<Duration, String> {
+    let span = tidegate_config::parse_duration(text);
+    span.ok_or_else(|| "write a span such as 10s or 1m30s".to_owned())
 }
 
 fn parse_header(text: &str) -> Result<(String, String), String> {

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod audit;
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod config;
 #[cfg(feature = "demo")]
@@ -8,6 +9,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod flow;
+pub(crate) mod group;
 pub(crate) mod init;
 mod input;
 pub(crate) mod ledger;

@@ -11,7 +11,7 @@ use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::{Failure, Topic};
 use tidegate_log::embedded::{LockHolder, Presence, lock_holder, presence};
-use tidegate_log::{Log, LogBackend, LogError, LogOptions, OpenLog, OwnedGroup};
+use tidegate_log::{Log, LogAdmin, LogBackend, LogError, LogOptions, OpenLog, OwnedGroup};
 
 use crate::args::{ConfigFile, LogAt};
 use crate::report::{ErrorReport, say};
@@ -44,6 +44,14 @@ impl LogAccess {
         }
     }
 
+    /// The same, for what operators do.
+    pub(crate) fn admin(&self) -> Arc<dyn LogAdmin> {
+        match self {
+            Self::Local(opened) => Arc::new(opened.clone()),
+            Self::Remote(remote) => Arc::new(remote.clone()),
+        }
+    }
+
     /// Closes it, if it is open here. Returns when nothing is left to do on disk.
     pub(crate) async fn close(self) {
         if let Self::Local(opened) = self {
@@ -71,7 +79,7 @@ pub(crate) fn configured(
     let mut found = LogOptions::from_config(&config)?;
     found.owned = owned_groups(&config)?;
     if let LogBackend::Kafka(kafka) = &mut found.backend {
-        kafka.request_timeout = BROKER_PATIENCE;
+        kafka.request_timeout = kafka.request_timeout.min(BROKER_PATIENCE);
     }
     if let Some(dir) = dir {
         found = found.in_dir(dir);
@@ -154,6 +162,21 @@ pub(crate) async fn reach(
         left = left.saturating_sub(PAUSE);
         env.clock.sleep(PAUSE).await;
     }
+}
+
+/// Opens a log that must be there, or finds the process that answers for it.
+pub(crate) async fn reach_existing(
+    file: &ConfigFile,
+    at: &LogAt,
+    env: &Env,
+) -> Result<LogAccess, ErrorReport> {
+    if at.url.is_none() {
+        let (settings, _) = configured(file, at.dir.as_deref())?;
+        if let LogBackend::Embedded(embedded) = &settings.backend {
+            must_hold_a_log(&embedded.dir)?;
+        }
+    }
+    reach(file, at, None, env).await
 }
 
 /// Says so where a new log is about to be made in place of one that is gone.

@@ -8,11 +8,13 @@ mod demo;
 mod log;
 mod logs;
 mod parts;
+mod progress;
 mod report;
 mod settings;
 mod signals;
 mod store;
 mod table;
+mod watch;
 mod witness;
 
 use std::future::Future;
@@ -38,7 +40,7 @@ fn main() -> ExitCode {
         Err(refused) => return report::refuse_usage(&refused).into(),
     };
     let exit = dispatch(&arguments).unwrap_or_else(|report| {
-        report.print(arguments.output, MessageFormat::of(arguments.log_format))
+        report.print(arguments.output(), MessageFormat::of(arguments.log_format))
     });
     // A Kafka client that still runs when the process exits can crash it.
     tidegate_log::kafka::wait_until_closed(CLIENTS_END);
@@ -52,7 +54,7 @@ fn run_process(arguments: &Arguments, run: &RunArgs, output: Output) -> Result<E
 }
 
 fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
-    let output = arguments.output;
+    let output = arguments.output();
     match &arguments.command {
         #[cfg(feature = "demo")]
         CommandArgs::Demo(demo) => commands::demo::run(demo, output),
@@ -61,7 +63,10 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
             let run = commands::flow::run_arguments(files, run);
             run_process(arguments, &run, output)
         }
-        CommandArgs::Doctor(file) => on_tokio(commands::doctor::run(file, output)),
+        CommandArgs::Bench(bench) => on_tokio(commands::bench::run(bench, output)),
+        CommandArgs::Doctor { file, bundle } => {
+            on_tokio(commands::doctor::run(file, bundle.as_deref(), output))
+        }
         CommandArgs::Init { file } => commands::init::run(file, output),
         CommandArgs::Check { file, rate } => commands::check::run(file, *rate, output),
         CommandArgs::Flow(command) => commands::flow::run(command, output),
@@ -73,6 +78,7 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
         CommandArgs::Send(send) => on_tokio(commands::send::run(send, output)),
         CommandArgs::Tail(tail) => on_tokio(commands::tail::run(tail, output)),
         CommandArgs::Topic(command) => on_tokio(commands::topic::run(command, output)),
+        CommandArgs::Group(command) => on_tokio(commands::group::run(command, output)),
         CommandArgs::Log(LogArgs::Ls(dir)) => commands::log::list(dir, output),
         CommandArgs::Log(LogArgs::Check(dir)) => commands::log::check(dir, output),
         CommandArgs::Log(LogArgs::Repair { dir, yes }) => commands::log::repair(dir, *yes, output),

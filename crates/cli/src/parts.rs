@@ -242,10 +242,10 @@ impl InspectionTargets {
     }
 
     /// Finds what a command line names, or everything that is configured.
-    pub(crate) async fn of(arguments: &AuditArgs) -> Result<Self, ErrorReport> {
+    pub(crate) async fn of(arguments: &AuditArgs, env: Env) -> Result<Self, ErrorReport> {
         let mut inspection = Self {
             arguments: arguments.clone(),
-            env: Env::system(),
+            env,
             components: Vec::new(),
             is_store_in_use: false,
             view: None,

@@ -87,7 +87,7 @@ fn is_json_asked(arguments: impl Iterator<Item = std::ffi::OsString>) -> bool {
             is_value = !is_value;
             continue;
         }
-        if ["-ojson", "-o=json", "--output=json"].contains(&&*argument) {
+        if ["-ojson", "-o=json", "--output=json", "--json"].contains(&&*argument) {
             return true;
         }
     }
@@ -280,11 +280,29 @@ impl Output {
         match self {
             Self::Json => serde_json::to_writer(&mut *lines, document)
                 .map_err(|error| ErrorReport::of("internal", "cannot write JSON", &error))?,
-            Self::Table => lines.extend(text().into_bytes()),
+            Self::Table => lines.extend(colored(text()).into_bytes()),
         }
         lines.push(b'\n');
         Ok(())
     }
+}
+
+/// The same text with the marks that begin its lines in color, where standard output takes colors. The mark
+/// itself says as much.
+fn colored(text: String) -> String {
+    if !is_terminal() || is_colorless() {
+        return text;
+    }
+    let lines = text.split('\n').map(|line| {
+        let (mark, color) = match line.chars().next() {
+            Some(mark @ '✓') => (mark, 32),
+            Some(mark @ '✗') => (mark, 31),
+            Some(mark @ '!') => (mark, 33),
+            Some(_) | None => return line.to_owned(),
+        };
+        format!("\u{1b}[{color}m{mark}\u{1b}[0m{}", &line[mark.len_utf8()..])
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Writes a JSON document to standard output.
@@ -338,5 +356,10 @@ pub(crate) fn is_drawable() -> bool {
 
 /// Whether standard error takes colors: a terminal does, unless its user wants none.
 pub(crate) fn is_colorful() -> bool {
-    is_drawable() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    is_drawable() && !is_colorless()
+}
+
+/// Whether the user wants no colors.
+fn is_colorless() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }

@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use comfy_table::{Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use tidegate_core::books::{Account, Ledger};
 
 /// So many of something, in words.
@@ -14,7 +14,7 @@ pub(crate) fn counted(count: u64, word: &str) -> String {
 /// The ledger as a table, one component per row.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     if ledger.components.is_empty() {
-        return "no component keeps books here yet; balanced".to_owned();
+        return "nothing keeps books here yet: no topic, no queue, no event".to_owned();
     }
     let mut header = ["component", "kind", "accepted"]
         .map(str::to_owned)
@@ -41,14 +41,60 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     format!("{table}\n{verdict}")
 }
 
-/// Rows under a header.
+/// Rows under a header. On a terminal they take its width at most: longer cells continue in the next line.
 pub(crate) fn grid(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    fitted(header, rows, None)
+}
+
+/// The same, in so many columns.
+fn fitted(header: &[&str], rows: Vec<Vec<String>>, width: Option<u16>) -> String {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    let rule = LineStyle::none().fill('─').junction('─');
+    table.load_style(TableStyle::new().header_separator(rule));
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    if let Some(width) = width {
+        table.set_width(width);
+    }
     table.set_header(header);
-    let rows = rows.into_iter();
-    table.add_rows(rows.map(|row| row.into_iter().map(|cell| plain(&cell)).collect::<Vec<_>>()));
-    table.to_string()
+    let are_numbers = |column: usize| {
+        let mut cells = rows.iter().filter_map(|row| row.get(column));
+        cells.all(|cell| is_number(cell))
+    };
+    let numbers: Vec<usize> = (0..header.len()).filter(|at| are_numbers(*at)).collect();
+    for row in &rows {
+        let row: Vec<String> = row.iter().map(|cell| plain(cell)).collect();
+        table.add_row(row);
+    }
+    for column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
+
+/// Whether a cell is a number, a size, or nothing: such columns are aligned at their ends.
+fn is_number(cell: &str) -> bool {
+    let (number, unit) = cell.split_once(' ').unwrap_or((cell, ""));
+    let is_digit = |letter: char| letter.is_ascii_digit() || letter == '.';
+    cell == "-" || (UNITS.contains(&unit) || unit.is_empty()) && number.chars().all(is_digit)
+}
+
+/// The units of sizes.
+const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/// A number of bytes as people read it.
+pub(crate) fn size(bytes: u64) -> String {
+    let mut unit = 0;
+    let mut rest = bytes as f64;
+    while rest >= 1024.0 && unit + 1 < UNITS.len() {
+        rest /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{rest:.1} {}", UNITS[unit]),
+    }
 }
 
 /// A text that does nothing to a terminal: others choose types and keys.
@@ -67,6 +113,43 @@ pub(crate) fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_fits_into_its_width_and_has_no_rule_between_rows() {
+        let rows = || {
+            let row = |name: &str, count: &str| vec![name.to_owned(), count.to_owned()];
+            vec![row("a name that is too long", "7"), row("b", "1234")]
+        };
+        let whole = fitted(&["name", "count"], rows(), None);
+        let lines: Vec<&str> = whole.lines().collect();
+        assert_eq!(lines.len(), 4, "{whole}");
+        assert_eq!(lines[2], " a name that is too long       7");
+        assert_eq!(lines[3], " b                          1234");
+        assert_eq!(whole.matches('─').count(), lines[1].chars().count());
+        let narrow = fitted(&["name", "count"], rows(), Some(24));
+        let width = narrow.lines().map(|line| line.chars().count()).max();
+        assert!(width <= Some(24), "{narrow}");
+        assert!(
+            narrow.contains("too long") && narrow.contains("1234"),
+            "{narrow}"
+        );
+    }
+
+    #[test]
+    fn sizes_have_one_form() {
+        for (bytes, expect) in [
+            (0, "0 B"),
+            (1_023, "1023 B"),
+            (34_918, "34.1 KiB"),
+            (7_332_748, "7.0 MiB"),
+            (3 << 30, "3.0 GiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ] {
+            assert_eq!(size(bytes), expect);
+            assert!(is_number(&size(bytes)));
+        }
+        assert!(is_number("-") && !is_number("p-1") && !is_number("7 days"));
+    }
 
     #[test]
     fn foreign_text_does_nothing_to_the_terminal() {

@@ -163,6 +163,19 @@ impl ProcessClient {
         self.get_within(path, TIMEOUT).await
     }
 
+    /// Asks for a text.
+    ///
+    /// # Errors
+    /// The process does not answer, or says no.
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let client = self.client(TIMEOUT)?;
+        let response = self
+            .answer(client.get(format!("{}{path}", self.url)))
+            .await?;
+        let read = response.text().await;
+        read.map_err(|error| self.failed("cannot read the answer of", error))
+    }
+
     async fn get_within<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -181,8 +194,53 @@ impl ProcessClient {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        let client = self.client(TIMEOUT)?;
+        self.post_within(path, body, TIMEOUT).await
+    }
+
+    /// The same, for a request that counts records.
+    ///
+    /// # Errors
+    /// The process does not answer, or says no.
+    pub async fn post_to_count<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.post_within(path, body, COUNTING).await
+    }
+
+    async fn post_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        limit: Duration,
+    ) -> Result<T, ClientError> {
+        let client = self.client(limit)?;
         self.send(client.post(format!("{}{path}", self.url)).json(body))
+            .await
+    }
+
+    /// Puts a document in its place and reads the answer.
+    ///
+    /// # Errors
+    /// The process does not answer, or says no.
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let client = self.client(TIMEOUT)?;
+        self.send(client.put(format!("{}{path}", self.url)).json(body))
+            .await
+    }
+
+    /// Removes something and reads the answer.
+    ///
+    /// # Errors
+    /// The process does not answer, or says no.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let client = self.client(COUNTING)?;
+        self.send(client.delete(format!("{}{path}", self.url)))
             .await
     }
 
@@ -208,8 +266,17 @@ impl ProcessClient {
 
     async fn send<T: DeserializeOwned>(
         &self,
-        mut request: reqwest::RequestBuilder,
+        request: reqwest::RequestBuilder,
     ) -> Result<T, ClientError> {
+        let read = self.answer(request).await?.json().await;
+        read.map_err(|error| self.failed("cannot read the answer of", error))
+    }
+
+    /// The answer of a process that does not say no.
+    async fn answer(
+        &self,
+        mut request: reqwest::RequestBuilder,
+    ) -> Result<reqwest::Response, ClientError> {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
@@ -220,8 +287,7 @@ impl ProcessClient {
             let problem: serde_json::Value = response.json().await.unwrap_or_default();
             return Err(self.refused(status, problem));
         }
-        let read = response.json().await;
-        read.map_err(|error| self.failed("cannot read the answer of", error))
+        Ok(response)
     }
 
     fn failed(&self, doing: &'static str, error: reqwest::Error) -> ClientError {
@@ -239,7 +305,7 @@ impl ProcessClient {
             (401, _) => "the token is missing or wrong".to_owned(),
             (300..=399, _) => "redirects are not followed".to_owned(),
             (_, Some(said)) => said.to_owned(),
-            (_, None) => "without saying why".to_owned(),
+            (_, None) => "its answer has no reason".to_owned(),
         };
         ClientError::Refused {
             shown: self.shown(),

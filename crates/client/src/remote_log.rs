@@ -1,18 +1,24 @@
-//! The log of a running process, asked over HTTP: reading and appending, and nothing that needs a
-//! session.
+//! The log of a running process, asked over HTTP: reading, appending, what operators do, and nothing that
+//! needs a session.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Code, GroupName, Offset, Partition, Topic, error_chain};
+use tidegate_log::admin::{
+    AdminMode, GroupDescription, GroupSeek, PartitionSeek, RemovedGroup, RemovedTopic, TopicRemoval,
+};
 use tidegate_log::{
-    Append, Batch, Committed, GroupSnapshot, Join, Log, LogError, LogFuture, PartitionDescription,
-    Read, RecordPosition, Session, TopicConfig, TopicDescription, TopicPartition,
+    Append, Batch, Committed, GroupSnapshot, Join, Log, LogAdmin, LogError, LogFuture,
+    PartitionDescription, Read, RecordPosition, Session, TopicConfig, TopicDescription,
+    TopicPartition,
 };
 
 use crate::process::{ClientError, ProcessClient};
 use crate::wire::{
-    AppendedRecords, NewRecord, NewRecords, ReadRecord, ReadRecords, TopicInfo, TopicNames,
+    AppendedRecords, GroupInfo, GroupNames, MovedPartition, MovedPartitions, NewRecord, NewRecords,
+    NewSeek, NewTopic, ReadRecord, ReadRecords, RemovedGroupInfo, RemovedTopicInfo, TopicInfo,
+    TopicNames,
 };
 
 /// The longest wait for a record that is asked of the process at once.
@@ -84,6 +90,18 @@ impl RemoteLog {
         let path = format!("/tidegate/log/{}/{}?{query}", at.topic, at.partition);
         let read = self.target.get(&path).await;
         read.map_err(|error| failed(&self.target, "to read", Some(at), error))
+    }
+
+    /// The error of a question about a group.
+    fn group_failed(&self, group: &GroupName, error: ClientError) -> LogError {
+        if let ClientError::Refused { code, .. } = &error
+            && code == "log.unknown-group"
+        {
+            return LogError::UnknownGroup {
+                group: group.clone(),
+            };
+        }
+        failed(&self.target, "to change a group", None, error)
     }
 
     async fn read_batch(&self, read: Read) -> Result<Batch, LogError> {
@@ -177,8 +195,14 @@ impl Log for RemoteLog {
         &self.cluster
     }
 
-    fn create_topic<'a>(&'a self, _: &'a Topic, _: TopicConfig) -> LogFuture<'a, ()> {
-        Box::pin(async { not_here("to make a topic") })
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
+        Box::pin(async move {
+            let at = TopicPartition::new(topic.clone(), 0);
+            let path = format!("/tidegate/log/{topic}");
+            let made: Result<TopicInfo, _> = self.target.put(&path, &NewTopic::from(&config)).await;
+            made.map_err(|error| failed(&self.target, "to make a topic", Some(&at), error))?;
+            Ok(())
+        })
     }
 
     fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
@@ -230,7 +254,15 @@ impl Log for RemoteLog {
     }
 
     fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
-        Box::pin(async { not_here("to list groups") })
+        Box::pin(async {
+            let names: Result<GroupNames, _> = self.target.get("/tidegate/groups").await;
+            let names =
+                names.map_err(|error| failed(&self.target, "to list groups", None, error))?;
+            let groups = names.groups.into_iter();
+            Ok(groups
+                .filter_map(|name| GroupName::new(name).ok())
+                .collect())
+        })
     }
 
     fn forget_group<'a>(&'a self, _: &'a GroupName) -> LogFuture<'a, ()> {
@@ -239,6 +271,59 @@ impl Log for RemoteLog {
 
     fn join(&self, _: Join) -> LogFuture<'_, Arc<dyn Session>> {
         Box::pin(async { not_here("to join a group") })
+    }
+}
+
+impl LogAdmin for RemoteLog {
+    fn describe_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, GroupDescription> {
+        Box::pin(async move {
+            let path = format!("/tidegate/groups/{group}");
+            let shown: Result<GroupInfo, _> = self.target.get(&path).await;
+            let shown = shown.map_err(|error| self.group_failed(group, error))?;
+            Ok(shown.into_described(group))
+        })
+    }
+
+    fn seek_group(&self, seek: GroupSeek) -> LogFuture<'_, Vec<PartitionSeek>> {
+        Box::pin(async move {
+            let path = format!("/tidegate/groups/{}/seek", seek.group);
+            let body = NewSeek::of(&seek);
+            let moved: Result<MovedPartitions, _> = self.target.post_to_count(&path, &body).await;
+            let moved = moved.map_err(|error| self.group_failed(&seek.group, error))?;
+            let moved = moved.partitions.into_iter();
+            Ok(moved.filter_map(MovedPartition::into_sought).collect())
+        })
+    }
+
+    fn remove_group<'a>(
+        &'a self,
+        group: &'a GroupName,
+        mode: AdminMode,
+    ) -> LogFuture<'a, RemovedGroup> {
+        Box::pin(async move {
+            let dry_run = mode == AdminMode::Trial;
+            let path = format!("/tidegate/groups/{group}?dry_run={dry_run}");
+            let removed: Result<RemovedGroupInfo, _> = self.target.delete(&path).await;
+            let removed = removed.map_err(|error| self.group_failed(group, error))?;
+            Ok(removed.into_removed(group))
+        })
+    }
+
+    fn remove_topic(&self, removal: TopicRemoval) -> LogFuture<'_, RemovedTopic> {
+        Box::pin(async move {
+            let TopicRemoval {
+                topic,
+                is_forced,
+                mode,
+            } = &removal;
+            let dry_run = *mode == AdminMode::Trial;
+            let path = format!("/tidegate/log/{topic}?force={is_forced}&dry_run={dry_run}");
+            let removed: Result<RemovedTopicInfo, _> = self.target.delete(&path).await;
+            let at = TopicPartition::new(topic.clone(), 0);
+            let removed = removed
+                .map_err(|error| failed(&self.target, "to remove a topic", Some(&at), error))?;
+            Ok(removed.into_removed(topic))
+        })
     }
 }
 

@@ -3,11 +3,18 @@
 //! Bytes that are text are written as text, others as base64 under a name of their own, so that
 //! neither has to be guessed.
 
+mod groups;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{EventId, Offset, Topic};
 use tidegate_log::{Append, EVENT_ID, Record, StoredRecord, TopicDescription, TopicPartition};
+
+pub use groups::{
+    GroupInfo, GroupNames, GroupPartitionInfo, GroupTopicInfo, MovedPartition, MovedPartitions,
+    NewSeek, NewTopic, RemovedGroupInfo, RemovedTopicInfo, SeekTarget, UnreadRecords, mode,
+};
 
 /// Bytes as text where they are, else as base64; absent ones are neither.
 fn written(bytes: Option<&[u8]>) -> (Option<String>, Option<String>) {

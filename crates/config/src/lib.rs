@@ -40,5 +40,5 @@ pub use secret::{Secret, shown_address};
 pub use show::{Origins, ShownValue};
 pub use suggest::nearest;
 pub use tree::{MAX_DEPTH, MAX_FILE_SIZE, MAX_NODES};
-pub use units::{format_duration, format_size, parse_duration};
+pub use units::{format_duration, format_size, parse_duration, parse_size};
 pub use value::Origin;

@@ -50,8 +50,9 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         .map(Duration::from_millis)
 }
 
-/// Reads `50MiB`, `1.5GiB`; a bare number is bytes.
-pub(crate) fn parse_size(text: &str) -> Option<u64> {
+/// Reads `50MiB`, `1.5GiB`; a bare number is bytes. None for anything else.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
         return text.parse().ok().filter(|bytes| fits(*bytes));
     }

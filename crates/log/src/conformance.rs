@@ -6,6 +6,7 @@
 //! leave a rule out. The further promises of an implementation are a value, [`Promises`], never a test
 //! that is skipped.
 
+pub mod administration;
 pub mod appends;
 pub mod books;
 pub mod co_partitioned;

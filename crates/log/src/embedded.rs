@@ -16,6 +16,7 @@
 //! | a group that is whole and holds what only a later version writes | refused by name, nothing is touched |
 //! | any other file | a left-over, removed |
 
+mod administration;
 mod audit;
 mod catalog;
 mod change;

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use tidegate_core::{Classify, Code, Failure, FailureClass, Offset, Topic};
+use tidegate_core::{Classify, Code, Failure, FailureClass, GroupName, Offset, Topic};
 
 use crate::embedded::LockHolder;
-use crate::record::{RecordHeaderError, TopicPartition};
+use crate::record::{RecordHeaderError, TopicPartition, offsets_in_words};
 
 /// An error of a log.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,28 @@ pub enum LogError {
         at: TopicPartition,
         /// How many there are.
         partitions: u32,
+    },
+    /// There is no group of that name.
+    #[error("group `{group}` does not exist; `tidegate group ls` lists those that do")]
+    UnknownGroup {
+        /// The name.
+        group: GroupName,
+    },
+    /// Groups have still to read some of the topic.
+    #[error("topic `{topic}` is not read yet by {}", unread_in_words(.groups))]
+    Unread {
+        /// The topic.
+        topic: Topic,
+        /// The groups, and how many records each has still to read.
+        groups: Vec<(GroupName, u64)>,
+    },
+    /// Somebody uses it, so that it cannot be changed from outside.
+    #[error("{what} is in use: {why}; nothing was changed")]
+    InUse {
+        /// The group or the topic.
+        what: String,
+        /// The use.
+        why: String,
     },
     /// A topic cannot be set up like that, or is set up otherwise and that cannot be changed.
     #[error("invalid configuration of topic `{topic}`: {why}")]
@@ -125,7 +147,9 @@ pub enum LogError {
         at: TopicPartition,
     },
     /// An offset is not there: removed, or not written yet.
-    #[error("offset {asked} of {at} is out of range; the partition has {start} up to {end}")]
+    #[error(
+        "offset {asked} of {at} is out of range; the partition begins at {start} and ends before {end}"
+    )]
     OutOfRange {
         /// The partition.
         at: TopicPartition,
@@ -137,7 +161,7 @@ pub enum LogError {
         end: Offset,
     },
     /// Records are damaged on disk; those around them can be read.
-    #[error("offsets {from} up to {to} of {at} are damaged; see `tidegate log check`")]
+    #[error("{at}: {} cannot be read, being damaged; see `tidegate log check`", offsets_in_words(*.from, *.to))]
     Damaged {
         /// The partition.
         at: TopicPartition,
@@ -245,6 +269,15 @@ pub enum LogError {
     },
 }
 
+/// Groups with what each has still to read.
+fn unread_in_words(groups: &[(GroupName, u64)]) -> String {
+    let each = groups.iter().map(|(group, count)| {
+        let records = if *count == 1 { "record" } else { "records" };
+        format!("`{group}` ({count} {records})")
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
 impl LogError {
     /// The code by which retry rules and metrics know it.
     #[must_use]
@@ -259,6 +292,9 @@ impl LogError {
             // error-page: log.unknown-topic
             Self::UnknownTopic { .. } => ("log.unknown-topic", System),
             Self::UnknownPartition { .. } => ("log.unknown-partition", System),
+            Self::UnknownGroup { .. } => ("log.unknown-group", System),
+            Self::Unread { .. } => ("log.unread", System),
+            Self::InUse { .. } => ("log.in-use", System),
             Self::TopicConfig { .. } => ("log.topic-config", System),
             Self::RecordTooLarge { .. } => ("log.record-too-large", Permanent),
             Self::HeaderTooLong { .. } => ("log.header-too-long", Permanent),
@@ -301,9 +337,16 @@ impl LogError {
         let hint = match self {
             Self::UnknownTopic { topic } => {
                 return Some(format!(
-                    "put it under `log.topics` in the configuration, or try it with `--set \
-                     log.topics.{topic}.partitions=4`; `tidegate log ls` lists what is there"
+                    "make it with `tidegate topic create {topic}`, or put it under `log.topics` in the \
+                     configuration; `tidegate topic ls` lists what is there"
                 ));
+            }
+            Self::Unread { .. } => {
+                "let the groups read on, forget those that nobody runs any more, or give `--force`: what they \
+                 have not read is lost to them"
+            }
+            Self::InUse { .. } => {
+                "stop whoever uses it, or take it out of the configuration; then try again"
             }
             Self::Login { settings, .. } => {
                 return Some(format!(
@@ -350,6 +393,7 @@ impl LogError {
                 "look with `tidegate where ID` before sending again: it may be there"
             }
             Self::UnknownPartition { .. }
+            | Self::UnknownGroup { .. }
             | Self::TopicConfig { .. }
             | Self::RecordTooLarge { .. }
             | Self::HeaderTooLong { .. }
@@ -394,5 +438,43 @@ fn class_of_code(code: &str) -> FailureClass {
             FailureClass::Permanent
         }
         _ => FailureClass::System,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_for_the_journal_names_the_key_to_change() {
+        let full = |name: &str| LogError::Disk {
+            doing: "fill",
+            path: PathBuf::from("/log").join(name),
+            source: io::ErrorKind::StorageFull.into(),
+        };
+        for name in [
+            "spare-0000000000000002",
+            "journal-0000000000000002-67108864",
+        ] {
+            let hint = full(name).hint().unwrap();
+            assert!(hint.contains("`log.embedded.journal-size`"), "{hint}");
+        }
+        let hint = full("0-00000000000000000000-0.seg").hint().unwrap();
+        assert!(!hint.contains("journal-size"), "{hint}");
+    }
+
+    #[test]
+    fn offsets_are_said_in_words() {
+        let damaged = |from, to| LogError::Damaged {
+            at: TopicPartition::new(Topic::new("orders").unwrap(), 0),
+            from: Offset(from),
+            to: Offset(to),
+        };
+        for (from, to, expect) in [(41, 42, "offset 41 "), (41, 44, "offsets 41 to 43 ")] {
+            let said = damaged(from, to).to_string();
+            assert!(said.contains(expect), "{said}");
+        }
+        let nowhere = TopicPartition::new(Topic::new("orders").unwrap(), -1);
+        assert_eq!(nowhere.to_string(), "orders partition -1");
     }
 }

@@ -1,5 +1,6 @@
 //! Answers to questions about a log: its books, a recount, where an event is, and how far groups are behind.
 
+mod administration;
 mod directory;
 mod find;
 #[cfg(feature = "kafka")]
@@ -176,9 +177,12 @@ impl OpenLog {
         match self {
             Self::Embedded { log, owned } => {
                 let books = log.storage().books().into_iter();
-                Ok(books
+                let kept = books
                     .filter(|kept| !owned::has(owned, &kept.topic, kept.group.as_ref()))
-                    .map(|kept| account(&kept.topic, kept.group.as_ref(), &kept.books))
+                    .map(|kept| account(&kept.topic, kept.group.as_ref(), &kept.books));
+                let forgotten = log.storage().forgotten();
+                Ok(kept
+                    .chain(forgotten.iter().map(forgotten_account))
                     .collect())
             }
             #[cfg(feature = "kafka")]
@@ -367,6 +371,20 @@ fn account_name(topic: &Topic, group: Option<&GroupName>) -> (String, ComponentK
     }
 }
 
+/// The name of the groups on a topic that were forgotten, all of them together; no group is called so.
+fn forgotten_name(topic: &Topic) -> String {
+    format!("(forgotten)@{topic}")
+}
+
+/// The account of the groups on a topic that were forgotten.
+fn forgotten_account((topic, books): &(Topic, Books)) -> ComponentAccount {
+    ComponentAccount {
+        name: forgotten_name(topic),
+        kind: ComponentKind::Group,
+        account: books.account(),
+    }
+}
+
 fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> ComponentAccount {
     let (name, kind) = account_name(topic, group);
     let account = books.account();
@@ -394,12 +412,18 @@ fn audited(audit: DirectoryAudit) -> Vec<Audited> {
         loss,
         findings,
         torn,
+        forgotten,
     } = audit;
     let is_empty = topics.is_empty();
     let found = topics.into_iter().map(|found| {
         let (name, kind) = account_name(&found.topic, found.group.as_ref());
         let audited = Audited::new(name, kind, &found.books, &found.recount, found.missing);
         audited.unverifiable(found.unverifiable)
+    });
+    // Nothing waits for them any more, so there is nothing to count.
+    let forgotten = forgotten.into_iter().map(|(topic, books)| {
+        let (name, kind) = (forgotten_name(&topic), ComponentKind::Group);
+        Audited::new(name, kind, &books, &books, Vec::new())
     });
     let lost = loss.map(|loss| Discrepancy {
         bucket: Bucket::Minute(0),
@@ -415,5 +439,5 @@ fn audited(audit: DirectoryAudit) -> Vec<Audited> {
         let notes = torn.into_iter().map(|torn| torn.message);
         journal.with_findings(findings).with_notes(notes)
     });
-    found.chain(journal).collect()
+    found.chain(forgotten).chain(journal).collect()
 }

@@ -11,6 +11,7 @@
 //! | `session` | a member of a group: its client thread, its commits |
 //! | `books` | the books in the metadata of committed offsets |
 //! | `recount` | the second witness: the topic itself |
+//! | `administration` | groups moved, groups and topics removed by operators |
 //!
 //! **Invariant:** nothing that blocks runs on an async thread, and every wait has a deadline. A client
 //! that does not answer in time costs a thread (`workers`) and never the caller.
@@ -18,6 +19,7 @@
 //! **Exactly once** holds on brokers from 2.5 on; older ones are refused. A broker that forgets what
 //! it acknowledged is beyond what a client can mend.
 
+mod administration;
 mod books;
 mod catalog;
 mod client_context;

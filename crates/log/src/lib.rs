@@ -7,6 +7,7 @@
     )
 )]
 
+pub mod admin;
 mod commit_order;
 #[cfg(test)]
 #[path = "commit_order/tests.rs"]
@@ -29,6 +30,7 @@ mod record;
 mod sync;
 mod topic;
 
+pub use admin::LogAdmin;
 pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedStorage};
 pub use error::LogError;
 pub use group_snapshot::{GroupSnapshot, PartitionProgress, SettledSince};
@@ -41,6 +43,7 @@ pub use port::{
     OffsetCommit, Read, RecordPosition, Session, SessionEvent, StartAt,
 };
 pub use record::{
-    EVENT_ID, Headers, Record, RecordHeaderError, StoredRecord, TopicPartition, partition_of,
+    EVENT_ID, Headers, Record, RecordHeaderError, StoredRecord, TopicPartition, offsets_in_words,
+    partition_of,
 };
 pub use topic::{PartitionDescription, TopicConfig, TopicDescription};

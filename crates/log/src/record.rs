@@ -28,7 +28,20 @@ impl TopicPartition {
 
 impl std::fmt::Display for TopicPartition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.topic, self.partition)
+        match self.partition.0 {
+            // No log has such a one; somebody asked for it.
+            ..0 => write!(f, "{} partition {}", self.topic, self.partition),
+            _ => write!(f, "{}-{}", self.topic, self.partition),
+        }
+    }
+}
+
+/// The offsets from the first one up to, and without, the last one, in words.
+#[must_use]
+pub fn offsets_in_words(from: Offset, to: Offset) -> String {
+    match to.0 - from.0 {
+        ..=1 => format!("offset {from}"),
+        _ => format!("offsets {from} to {}", to.0 - 1),
     }
 }
 

@@ -8,11 +8,12 @@ use tidegate_core::books::{
 };
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{
-    Component, EventId, EventLocation, Failure, HealthFinding, Shutdown, error_chain, iso_time,
+    Component, EventId, EventLocation, Failure, HealthFinding, Shutdown, iso_time,
 };
 use tidegate_log::{Log, LogDirectory};
 
 use crate::closure::{self, ClosingLog, Closure};
+use crate::error::with_code;
 use crate::port::{OutboxRow, RowSelection};
 use crate::{Outbox, Relay};
 
@@ -143,7 +144,7 @@ impl Component for OutboxComponent {
     fn health(&self) -> BoxFuture<'_, HealthFinding> {
         Box::pin(async {
             if let Err(error) = self.outbox.store().ping().await {
-                return HealthFinding::down(error_chain(&error));
+                return HealthFinding::down(with_code(&error.code(), &error));
             }
             let Some(relay) = &self.relay else {
                 return HealthFinding::up();
@@ -151,7 +152,7 @@ impl Component for OutboxComponent {
             if let Some(ClosingLog::Open(log)) = &self.log
                 && let Err(error) = log.topics().await
             {
-                return HealthFinding::down(error_chain(&error));
+                return HealthFinding::down(with_code(&error.code(), &error));
             }
             if let Some(name) = relay.stuck() {
                 return HealthFinding::down(format!("loop `{name}` stands still"));

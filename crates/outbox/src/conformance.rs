@@ -106,6 +106,7 @@ impl OutboxWorld {
             buckets: relay.leases.iter().map(cursor).collect(),
             up_to,
             limit,
+            per_bucket: limit,
         };
         self.store.claim(claim).await.unwrap()
     }

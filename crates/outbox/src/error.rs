@@ -1,6 +1,8 @@
 //! The errors of the outbox.
 
-use tidegate_core::{Classify, Code, Failure, FailureClass};
+use std::error::Error;
+
+use tidegate_core::{Classify, Code, Failure, FailureClass, error_chain};
 use tidegate_log::LogError;
 use tidegate_store::{OUTCOME_UNKNOWN, StoreError};
 
@@ -149,6 +151,11 @@ impl From<OutboxError> for Failure {
     fn from(error: OutboxError) -> Self {
         Self::from(&error)
     }
+}
+
+/// An error for health and log lines, with the code under which people find its page.
+pub(crate) fn with_code(code: &Code, error: &dyn Error) -> String {
+    format!("{code}: {}", error_chain(error))
 }
 
 impl Classify for OutboxError {

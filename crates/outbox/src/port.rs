@@ -233,6 +233,9 @@ pub struct RowClaim {
     pub up_to: Option<i64>,
     /// At most so many rows.
     pub limit: u32,
+    /// At most so many of one bucket, which keeps a store from reading far more than it gives. One that reads all
+    /// buckets together need not care.
+    pub per_bucket: u32,
 }
 
 /// A row to be published.

@@ -45,6 +45,14 @@ pub enum ProblemCode {
     LogRecordTooLarge,
     /// The records of a request are more than the log takes at once.
     LogCommitTooLarge,
+    /// There is no such group.
+    LogUnknownGroup,
+    /// The topic cannot be set up like that.
+    LogTopicConfig,
+    /// Groups have still to read some of the topic.
+    LogUnread,
+    /// The group or topic is in use.
+    LogInUse,
     /// The offset is not there: removed, or not written yet.
     LogOutOfRange,
     /// Records are damaged on disk; those around them can be read.
@@ -101,6 +109,10 @@ impl ProblemCode {
             Self::WhereUnknown => ("where.unknown", StatusCode::NOT_FOUND),
             Self::LogRecordTooLarge => ("log.record-too-large", StatusCode::PAYLOAD_TOO_LARGE),
             Self::LogCommitTooLarge => ("log.commit-too-large", StatusCode::PAYLOAD_TOO_LARGE),
+            Self::LogUnknownGroup => ("log.unknown-group", StatusCode::NOT_FOUND),
+            Self::LogTopicConfig => ("log.topic-config", StatusCode::CONFLICT),
+            Self::LogUnread => ("log.unread", StatusCode::CONFLICT),
+            Self::LogInUse => ("log.in-use", StatusCode::CONFLICT),
             Self::LogOutOfRange => ("log.out-of-range", StatusCode::RANGE_NOT_SATISFIABLE),
             Self::LogDamaged => ("log.damaged", StatusCode::INTERNAL_SERVER_ERROR),
             Self::LogFull => ("log.full", StatusCode::INSUFFICIENT_STORAGE),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use tidegate_core::env::{Clock, Env, Spawn};
 use tidegate_core::{Classify, Code, Component, Failure, FailureClass};
 use tokio::net::TcpListener;
@@ -142,11 +142,17 @@ impl Routes {
     /// The same; those that change something answer a repeated `Idempotency-Key` with the first answer.
     ///
     /// A handler finds the claim of its key as `Extension<KeyClaim>`. With
-    /// [`finish_in`](tidegate_store::idempotency::finish_in) its work and its answer are one commit.
+    /// [`finish_in`](tidegate_store::idempotency::finish_in) its work and its answer are one commit. A process
+    /// without a database keeps no answers: there a request with a key is refused.
     #[must_use]
-    pub fn idempotent(mut self, keys: IdempotencyKeys) -> Self {
-        let layer = from_fn_with_state(Arc::new(keys), idempotency::pass);
-        self.router = self.router.layer(layer);
+    pub fn idempotent(mut self, keys: impl Into<Option<IdempotencyKeys>>) -> Self {
+        self.router = match keys.into() {
+            Some(keys) => {
+                let layer = from_fn_with_state(Arc::new(keys), idempotency::pass);
+                self.router.layer(layer)
+            }
+            None => self.router.layer(from_fn(idempotency::refuse)),
+        };
         self
     }
 

@@ -12,18 +12,22 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as routed;
 
 use crate::parameters::{PathParameters, QueryParameters};
-use crate::{ApiProblem, ProblemCode, Routes};
+use crate::{ApiProblem, IdempotencyKeys, ProblemCode, Routes};
 
 /// The stages behind the routes.
 #[derive(Debug, Clone)]
 pub struct StageApi {
     /// The stages.
     pub stages: Vec<Stage>,
+    /// Where the answers to repeated requests are kept. Without it a request with an `Idempotency-Key` is
+    /// refused.
+    pub keys: Option<IdempotencyKeys>,
 }
 
 /// The routes of the stages.
 #[must_use]
 pub fn stage_routes(api: StageApi) -> Routes {
+    let keys = api.keys.clone();
     let router = OpenApiRouter::new()
         .routes(routed!(list))
         .routes(routed!(show))
@@ -32,7 +36,7 @@ pub fn stage_routes(api: StageApi) -> Routes {
         .routes(routed!(drain))
         .routes(routed!(state))
         .with_state(Arc::new(api));
-    Routes::from(router)
+    Routes::from(router).idempotent(keys)
 }
 
 impl StageApi {
@@ -93,11 +97,16 @@ async fn pending(
 
 /// Takes a checkpoint of a stage now. Records flow meanwhile.
 #[utoipa::path(post, path = "/tidegate/stages/{process}/checkpoint", tag = "stages",
-    params(("process" = String, Path, description = "The process.", example = "loan_enrich")),
+    params(
+        ("process" = String, Path, description = "The process.", example = "loan_enrich"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The name of this request, for repeats."),
+    ),
     responses(
         (status = 200, description = "The checkpoint that was taken.", body = Value),
+        (status = 400, description = "The key is invalid, or no database is there for keys.", body = ApiProblem),
         (status = 404, description = "There is no such stage.", body = ApiProblem),
-        (status = 503, description = "It was not taken.", body = ApiProblem),
+        (status = 409, description = "The key was used for another request.", body = ApiProblem),
+        (status = 503, description = "It was not taken, or the first request with the key has not answered.", body = ApiProblem),
 ))]
 async fn checkpoint(
     State(api): State<Arc<StageApi>>,
@@ -113,10 +122,16 @@ async fn checkpoint(
 
 /// Lets a stage finish what it has, and end. It starts again with its process.
 #[utoipa::path(post, path = "/tidegate/stages/{process}/drain", tag = "stages",
-    params(("process" = String, Path, description = "The process.", example = "loan_enrich")),
+    params(
+        ("process" = String, Path, description = "The process.", example = "loan_enrich"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The name of this request, for repeats."),
+    ),
     responses(
         (status = 200, description = "The stage, which ends now.", body = Value),
+        (status = 400, description = "The key is invalid, or no database is there for keys.", body = ApiProblem),
         (status = 404, description = "There is no such stage.", body = ApiProblem),
+        (status = 409, description = "The key was used for another request.", body = ApiProblem),
+        (status = 503, description = "The first request with the key has not answered.", body = ApiProblem),
 ))]
 async fn drain(
     State(api): State<Arc<StageApi>>,

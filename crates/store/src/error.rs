@@ -77,7 +77,7 @@ pub enum StoreError {
         source: sqlx::Error,
     },
     /// The database cannot write: it is full or read-only.
-    #[error("the database cannot write any more while trying to {doing}")]
+    #[error("the database cannot be used, as was seen while trying to {doing}")]
     Broken {
         /// The operation that failed.
         doing: &'static str,

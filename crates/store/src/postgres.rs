@@ -259,7 +259,7 @@ impl Postgres {
     }
 
     async fn ping_once(&self) -> Result<(), StoreError> {
-        self.run("ask for a sign of life", |connection| {
+        self.run("ping the database", |connection| {
             Box::pin(async move { connection.ping().await })
         })
         .await

@@ -273,7 +273,7 @@ impl Sqlite {
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
-        self.read("ask for a sign of life", |connection| {
+        self.read("ping the database", |connection| {
             Box::pin(async move { connection.ping().await })
         })
         .await

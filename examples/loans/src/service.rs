@@ -91,6 +91,7 @@ impl LoanService {
         // With these, commands and operators reach the log and the outbox that this process holds.
         let log_api = LogApi {
             log: log.log(),
+            admin: Arc::new(log.clone()),
             ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
             max_record_size: TopicConfig::MAX_RECORD_SIZE,
             keys: Some(keys.clone()),

@@ -20,6 +20,8 @@ const WAITING: &[(&str, &str, u32)] = &[
     ("tidegate-log", "test/kafka", 16),
     ("tidegate-log", "test/conformance", 16),
     ("tidegate-queue", "test/it", 6),
+    ("tidegate-outbox", "test/campaign", 4),
+    ("tidegate-outbox", "test/it", 6),
     ("tidegate-connector", "test/it", 6),
 ];
 

@@ -28,6 +28,7 @@ pub(crate) enum OutboxArgs {
     Stats(OutboxAt),
     /// Give DEAD rows back to the relay, and try those that wait for their next attempt now
     #[command(
+        override_usage = "tidegate outbox retry [OPTIONS] <ROWS>...\n       tidegate outbox retry [OPTIONS] --all",
         after_help = "Examples:\n  tidegate outbox retry 17 18\n  tidegate outbox retry --all"
     )]
     Retry(OutboxRetry),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use tidegate_core::EventId;
 
-use super::{ConfigFile, parse_header};
+use super::{ConfigFile, WATCH_SECONDS, parse_header};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueArgs {
@@ -26,11 +26,21 @@ pub(crate) enum QueueArgs {
         at: StoreAt,
     },
     /// Count the events by what they wait for
-    #[command(after_help = "Example: tidegate queue stats -o json")]
-    Stats(StoreAt),
+    #[command(
+        after_help = "Examples:\n  tidegate queue stats -o json\n  tidegate queue stats --watch 5"
+    )]
+    Stats {
+        /// Show it again every so many seconds, until Ctrl-C
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+              value_parser = clap::value_parser!(u64).range(WATCH_SECONDS))]
+        watch: Option<u64>,
+        #[command(flatten)]
+        at: StoreAt,
+    },
     /// Give events that were completed with errors back to the handlers that failed, and try those
     /// that wait for their next attempt now
     #[command(
+        override_usage = "tidegate queue retry [OPTIONS] <EVENTS>...\n       tidegate queue retry [OPTIONS] --all [--type <TYPE>]",
         after_help = "Examples:\n  tidegate queue retry 17 18\n  tidegate queue retry --all \
                             --type OrderPlaced"
     )]
@@ -190,7 +200,7 @@ pub(crate) struct ProjectionRebuild {
     #[arg(long, conflicts_with_all = ["timeout", "withdraw"])]
     pub(crate) no_wait: bool,
     /// Wait so long at most, such as 10m [default: until it is done]
-    #[arg(long, value_parser = parse_span)]
+    #[arg(long, value_parser = parse_wait)]
     pub(crate) timeout: Option<Duration>,
     /// Build it from the events that are left, where retention has removed some
     #[arg(long, conflicts_with = "withdraw")]
@@ -227,7 +237,7 @@ pub(super) fn parse_event(text: &str) -> Result<EventRef, String> {
     id.map_err(|_| "an event is named by its number, such as 17, or by its id, a UUID".to_owned())
 }
 
-fn parse_span(text: &str) -> Result<Duration, String> {
+fn parse_wait(text: &str) -> Result<Duration, String> {
     let span = tidegate_config::parse_duration(text);
     span.ok_or_else(|| "write it as 30s, 10m or 1h30m".to_owned())
 }

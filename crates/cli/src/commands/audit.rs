@@ -1,6 +1,8 @@
 //! `tidegate audit`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 use tidegate_core::books::{
@@ -14,6 +16,7 @@ use tidegate_logger::spill::SpillDirectory;
 use crate::args::{AuditArgs, AuditCommand, Output};
 use crate::confirm::confirm;
 use crate::parts::InspectionTargets;
+use crate::progress::{CountingDisk, ProgressLine, ProgressUnit};
 use crate::report::{ErrorReport, Exit};
 use crate::witness::{Witness, WitnessComparison, WitnessFile, WitnessScope, accepted_by, compare};
 use crate::{settings, table};
@@ -46,7 +49,12 @@ struct WitnessReport<'a> {
 
 pub(crate) async fn run(arguments: &AuditCommand, output: Output) -> Result<Exit, ErrorReport> {
     let asked = AskedWitness::of(arguments)?;
-    let inspection = InspectionTargets::of(&arguments.books).await;
+    let progress = ProgressLine::begin("audit", ProgressUnit::Bytes);
+    let env = Env {
+        disk: Arc::new(CountingDisk::new(progress.counted())),
+        ..Env::system()
+    };
+    let inspection = InspectionTargets::of(&arguments.books, env).await;
     let inspection = inspection.map_err(|report| unreadable(report, asked.as_ref()))?;
     let is_witnessed = asked.as_ref().is_some_and(|asked| asked.count() > 0);
     // Silence must not pass for proof: a script that audits nothing is wrong.
@@ -63,6 +71,7 @@ pub(crate) async fn run(arguments: &AuditCommand, output: Output) -> Result<Exit
             Some(asked.compare(arguments, now)?)
         }
     };
+    drop(progress);
     let by_witness = compared
         .as_ref()
         .map_or(0, |compared| match compared.is_accepted {
@@ -327,45 +336,69 @@ fn loss_line(loss: &WitnessLoss) -> String {
         WitnessChange::Gone => ", as all of it",
         WitnessChange::Shrank | WitnessChange::Replaced => "",
     };
-    format!(
-        "{component}: {what}{all} (bucket {bucket}{})",
-        born(*bucket)
-    )
+    let born = born(*bucket).map_or_else(String::new, |born| format!(" ({born})"));
+    format!("{component}: {what}{all}{born}")
 }
 
+/// A column of the report.
+struct Column {
+    name: &'static str,
+    cell: fn(&Audited) -> String,
+    /// Whether it is left out where all of it is 0.
+    is_rare: bool,
+}
+
+const COLUMNS: [Column; 10] = {
+    const fn column(name: &'static str, cell: fn(&Audited) -> String) -> Column {
+        Column {
+            name,
+            cell,
+            is_rare: false,
+        }
+    }
+    const fn rare(name: &'static str, cell: fn(&Audited) -> String) -> Column {
+        Column {
+            name,
+            cell,
+            is_rare: true,
+        }
+    }
+    [
+        column("component", |one| one.name.clone()),
+        column("kind", |one| one.kind.to_string()),
+        column("accepted", |one| one.books.accepted.to_string()),
+        column("kept", |one| {
+            (kept(one.kind, &one.books) - kept(one.kind, &one.removed)).to_string()
+        }),
+        column("found", |one| kept(one.kind, &one.recount).to_string()),
+        rare("dead letters", |one| {
+            let dead = one.books.dead_lettered - one.removed.dead_lettered;
+            match one.recount.dead_lettered {
+                found if found == dead => dead.to_string(),
+                found => format!("{dead}, {found} found"),
+            }
+        }),
+        column("removed", |one| one.removed.accepted.to_string()),
+        column("lost", |one| one.books.lost.total().to_string()),
+        column("missing", |one| one.unaccounted.to_string()),
+        rare("unverifiable", |one| one.unverifiable.to_string()),
+    ]
+};
+
 fn text(audit: &Audit) -> String {
-    let header = [
-        "component",
-        "kind",
-        "accepted",
-        "kept",
-        "found",
-        "dead letters",
-        "removed",
-        "lost",
-        "missing",
-        "unverifiable",
-    ];
-    let rows = audit.components.iter().map(|audited| {
-        let kept = |account: &Account| kept(audited.kind, account);
-        let dead = audited.books.dead_lettered - audited.removed.dead_lettered;
-        let dead_found = audited.recount.dead_lettered;
-        vec![
-            audited.name.clone(),
-            audited.kind.to_string(),
-            audited.books.accepted.to_string(),
-            (kept(&audited.books) - kept(&audited.removed)).to_string(),
-            kept(&audited.recount).to_string(),
-            match dead == dead_found {
-                true => dead.to_string(),
-                false => format!("{dead}, {dead_found} found"),
-            },
-            audited.removed.accepted.to_string(),
-            audited.books.lost.total().to_string(),
-            audited.unaccounted.to_string(),
-            audited.unverifiable.to_string(),
-        ]
-    });
+    let all = &audit.components;
+    let is_shown = |column: &&Column| {
+        !column.is_rare || all.iter().any(|audited| (column.cell)(audited) != "0")
+    };
+    let columns: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
+    let header: Vec<&str> = columns.iter().map(|column| column.name).collect();
+    let row = |audited| {
+        columns
+            .iter()
+            .map(|column| (column.cell)(audited))
+            .collect()
+    };
+    let rows = all.iter().map(row);
     let mut lines = vec![table::grid(&header, rows.collect())];
     for audited in &audit.components {
         for missing in &audited.missing {
@@ -387,26 +420,34 @@ fn text(audit: &Audit) -> String {
 /// The last line.
 fn verdict(audit: &Audit, by_witness: u64) -> String {
     let findings: usize = audit.components.iter().map(|one| one.findings.len()).sum();
-    let lost: i64 = audit
-        .components
-        .iter()
-        .map(|one| one.books.lost.total())
-        .sum();
     match audit.unaccounted + by_witness {
         0 if findings > 0 => {
             let findings = table::counted(findings as u64, "finding");
             format!("! {findings}: no event is certainly gone, and this is no proof that none is")
         }
-        // A group has its own books of the events of its topic.
-        0 if lost > 0 => {
-            format!(
-                "✓ every event is accounted for; {lost} are in the books as lost, with the reason"
-            )
-        }
-        0 => "✓ every event is accounted for".to_owned(),
+        0 => match lost(&audit.components) {
+            0 => "✓ every event is accounted for".to_owned(),
+            lost => format!("✓ every event is accounted for, {lost} of them lost"),
+        },
         1 => "✗ 1 event is NOT accounted for".to_owned(),
         count => format!("✗ {count} events are NOT accounted for"),
     }
+}
+
+/// The events that are in the books as lost, each once: a group has books of its own of the events of its topic.
+fn lost(components: &[Audited]) -> i64 {
+    let mut by_topic: BTreeMap<&str, i64> = BTreeMap::new();
+    for one in components {
+        let is_group = matches!(one.kind, ComponentKind::Group);
+        let topic = if is_group {
+            one.name.rsplit_once('@').map_or("", |(_, topic)| topic)
+        } else {
+            &one.name
+        };
+        let most = by_topic.entry(topic).or_default();
+        *most = one.books.lost.total().max(*most);
+    }
+    by_topic.values().sum()
 }
 
 /// Lines about the events that a component delivered. A path that cannot be closed here is said: silence
@@ -452,29 +493,137 @@ fn line(missing: &Discrepancy) -> String {
         id,
     } = missing;
     let what = match (count, id) {
-        (..0, Some(id)) => format!("event {id} is there and should not be"),
+        (..0, Some(id)) => format!("event {id} is one too many"),
         (_, Some(id)) => format!("event {id} is missing"),
-        (0, None) => "events are there that should not be, in place of others".to_owned(),
-        (..0, None) => format!("{} events are there that should not be", -count),
+        (0, None) => "as many events as the books say, and others in their place".to_owned(),
+        (-1, None) => "one event too many".to_owned(),
+        (..0, None) => format!("{} events too many", count.unsigned_abs()),
+        (1, None) => "one event is missing".to_owned(),
         (count, None) => format!("{count} events are missing"),
     };
-    let born = born(*bucket);
-    format!("{what} (place {place}, bucket {bucket}{born}, count {count})")
+    let place = place.to_string().replace('_', " ");
+    match born(*bucket) {
+        Some(born) => format!("{what} ({place}, {born})"),
+        None => format!("{what} ({place})"),
+    }
 }
 
-/// The time of a bucket in words, where it has one.
-fn born(bucket: Bucket) -> String {
-    let (from, to) = match bucket {
+/// The time or the offsets of a bucket in words; none where it tells neither.
+fn born(bucket: Bucket) -> Option<String> {
+    let (from, minutes) = match bucket {
         // Ids that do not tell when they were born.
-        Bucket::Minute(0) | Bucket::Hour(0) | Bucket::Day(0) | Bucket::Offsets { .. } => {
-            return String::new();
+        Bucket::Minute(0) | Bucket::Hour(0) | Bucket::Day(0) => return None,
+        Bucket::Offsets {
+            partition,
+            first,
+            last,
+        } => {
+            let offsets = match last.0 {
+                i64::MAX => String::new(),
+                last => format!(", {}", offsets(first.0, last)),
+            };
+            return (partition.0 >= 0).then(|| format!("partition {partition}{offsets}"));
         }
-        Bucket::Minute(minute) => (minute * 60_000, (minute + 1) * 60_000),
-        Bucket::Hour(hour) => (hour * 3_600_000, (hour + 1) * 3_600_000),
-        Bucket::Day(day) => (day * 86_400_000, (day + 1) * 86_400_000),
+        Bucket::Minute(minute) => (minute * 60_000, 1),
+        Bucket::Hour(hour) => (hour * 3_600_000, 60),
+        Bucket::Day(day) => (day * 86_400_000, 1_440),
     };
-    match (iso_time(from), iso_time(to)) {
-        (Some(from), Some(to)) => format!(", born from {from} to {to}"),
-        (_, _) => String::new(),
+    let from_text = iso_time(from)?;
+    let (day, from_time) = (from_text.get(..10)?, from_text.get(11..16)?);
+    let to_text = iso_time(from + minutes * 60_000)?;
+    Some(match minutes {
+        1_440 => format!("born on {day} UTC"),
+        _ => format!("born {day} {from_time}–{} UTC", to_text.get(11..16)?),
+    })
+}
+
+fn offsets(first: i64, last: i64) -> String {
+    match first == last {
+        true => format!("offset {first}"),
+        false => format!("offsets {first}–{last}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::books::{Books, Place};
+    use tidegate_core::{EventId, Offset, Partition};
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_is_said_in_words() {
+        let partition = |number| Bucket::Offsets {
+            partition: Partition(number),
+            first: Offset(3),
+            last: Offset(if number < 0 { i64::MAX } else { 7 }),
+        };
+        for (bucket, expect) in [
+            (
+                Bucket::Minute(29_913_510),
+                Some("born 2026-11-16 06:30–06:31 UTC"),
+            ),
+            (
+                Bucket::Hour(498_558),
+                Some("born 2026-11-16 06:00–07:00 UTC"),
+            ),
+            (Bucket::Day(20_773), Some("born on 2026-11-16 UTC")),
+            (Bucket::Minute(0), None),
+            (partition(2), Some("partition 2, offsets 3–7")),
+            (partition(-1), None),
+        ] {
+            assert_eq!(born(bucket).as_deref(), expect, "{bucket}");
+        }
+    }
+
+    #[test]
+    fn a_discrepancy_is_one_sentence_without_internal_words() {
+        let said = |count, id: Option<u128>| {
+            line(&Discrepancy {
+                bucket: Bucket::Minute(29_913_510),
+                place: Place::DeadLettered,
+                count,
+                id: id.map(EventId::from_u128),
+            })
+        };
+        let time = "(dead lettered, born 2026-11-16 06:30–06:31 UTC)";
+        assert_eq!(said(-1, None), format!("one event too many {time}"));
+        assert_eq!(said(2, None), format!("2 events are missing {time}"));
+        assert!(said(-1, Some(7)).contains(" is one too many ("));
+        assert!(!said(0, None).contains("count"));
+    }
+
+    fn audited(name: &str, kind: ComponentKind, lost: i64) -> Audited {
+        let mut books = Books::default();
+        let tally = tidegate_core::books::Tally {
+            count: lost,
+            id_sum: 0,
+        };
+        let place = Place::Lost(tidegate_core::books::LossReason::PURGED);
+        books.move_tally(Bucket::Minute(1), None, Some(place), tally);
+        Audited::new(name.to_owned(), kind, &books, &books, Vec::new())
+    }
+
+    #[test]
+    fn lost_events_are_said_at_the_end_each_once() {
+        let audit = Audit::new(vec![
+            audited("orders", ComponentKind::Topic, 832),
+            audited("a@orders", ComponentKind::Group, 832),
+            audited("b@orders", ComponentKind::Group, 0),
+            audited("queue", ComponentKind::Queue, 0),
+        ]);
+        assert_eq!(
+            verdict(&audit, 0),
+            "✓ every event is accounted for, 832 of them lost"
+        );
+        let shown = text(&audit);
+        let header = shown.lines().next().unwrap();
+        assert!(
+            header.contains("removed") && header.contains("lost"),
+            "{shown}"
+        );
+        assert!(!header.contains("unverifiable"), "{shown}");
+        let width = shown.lines().map(|line| line.chars().count()).max();
+        assert!(width < Some(80), "{shown}");
     }
 }

@@ -1,9 +1,12 @@
 //! `tidegate doctor`: what `run` needs on this machine, each with what to do about it. Nothing is changed.
 
+mod bundle;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
@@ -24,6 +27,9 @@ use crate::{log, settings, table};
 
 /// The files of a journal that are in use or kept ready at once.
 const JOURNAL_FILES: u64 = 7;
+
+/// How long a process may take to answer. Another program may listen there.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// A clock outside of these years is wrong: ids and retention follow it.
 const YEARS_MS: std::ops::Range<u64> = 1_704_067_200_000..4_102_444_800_000;
@@ -72,7 +78,11 @@ impl Examined {
     }
 }
 
-pub(crate) async fn run(file: &ConfigFile, output: Output) -> Result<Exit, ErrorReport> {
+pub(crate) async fn run(
+    file: &ConfigFile,
+    bundle: Option<&Path>,
+    output: Output,
+) -> Result<Exit, ErrorReport> {
     let loaded = settings::read(file)?.loaded;
     let mut all = vec![match loaded.problems.len() {
         0 => Examined::fine("config", "no problems"),
@@ -90,7 +100,7 @@ pub(crate) async fn run(file: &ConfigFile, output: Output) -> Result<Exit, Error
             .unwrap_or_else(|report| Examined::failed("log", &report)),
     );
     all.push(store_of(config, &env).await);
-    all.push(server(config).await);
+    all.push(server(config, &env).await);
     all.extend(
         config
             .text("eventlog.async.spillover-path")
@@ -102,8 +112,17 @@ pub(crate) async fn run(file: &ConfigFile, output: Output) -> Result<Exit, Error
             .map(|path| witness(Path::new(path), config, &env)),
     );
     let is_well = all.iter().all(|one| one.ok);
-    output.print(&json!({ "checks": all }), || {
-        let lines: Vec<String> = all.iter().map(Examined::line).collect();
+    if let Some(path) = bundle {
+        bundle::write(path, &all, config, file).await?;
+    }
+    output.print(&json!({ "checks": all, "bundle": bundle }), || {
+        let mut lines: Vec<String> = all.iter().map(Examined::line).collect();
+        lines.extend(bundle.map(|path| {
+            let path = path.display();
+            format!(
+                "{path} is written: names, numbers and settings; no secret, and nothing of an event"
+            )
+        }));
         lines.join("\n")
     })?;
     Ok(Exit::Findings.unless(is_well))
@@ -218,13 +237,20 @@ async fn store_of(config: &Config, env: &Env) -> Examined {
     }
 }
 
-async fn server(config: &Config) -> Examined {
+/// The process that the configuration would start, should it run.
+fn client(config: &Config) -> ProcessClient {
     let listen = config.text("server.listen").unwrap_or_default();
     let token = config
         .secret("server.token")
         .map(|token| token.expose().to_owned());
-    let client = ProcessClient::new(&format!("http://{}", reachable(listen)), token);
-    if client.ledger().await.is_ok() {
+    ProcessClient::new(&format!("http://{}", reachable(listen)), token)
+}
+
+async fn server(config: &Config, env: &Env) -> Examined {
+    let listen = config.text("server.listen").unwrap_or_default();
+    let asked = client(config);
+    let answer = env.clock.within(ANSWER, asked.ledger()).await;
+    if answer.is_some_and(|answer| answer.is_ok()) {
         return Examined::fine("server", format!("a process answers at {listen}"));
     }
     let Ok(address) = listen.parse::<SocketAddr>() else {

@@ -1,32 +1,17 @@
 //! `tidegate ledger`.
 
-use std::time::Duration;
-
 use tidegate_client::{ClientError, ProcessClient, reachable};
-use tidegate_core::env::Clock;
-use tidegate_core::env::system::SystemClock;
 
 use crate::args::{self, Output};
-use crate::report::{ErrorReport, Exit, MessageFormat, is_terminal, print_bytes, print_ledger};
-use crate::settings;
+use crate::report::{ErrorReport, Exit, MessageFormat, print_ledger};
+use crate::{settings, watch};
 
 /// Shows it once, or again and again.
 pub(crate) async fn watch(
     arguments: &args::LedgerCommand,
     output: Output,
 ) -> Result<Exit, ErrorReport> {
-    let Some(seconds) = arguments.watch else {
-        return run(&arguments.at, output).await;
-    };
-    let clock = SystemClock::new();
-    loop {
-        if output == Output::Table && is_terminal() {
-            // The screen from its beginning.
-            print_bytes(b"\x1b[2J\x1b[H")?;
-        }
-        run(&arguments.at, output).await?;
-        clock.sleep(Duration::from_secs(seconds)).await;
-    }
+    watch::repeat(arguments.watch, output, || run(&arguments.at, output)).await
 }
 
 async fn run(arguments: &args::LedgerArgs, output: Output) -> Result<Exit, ErrorReport> {

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_config::{format_duration, format_size};
+use tidegate_config::format_duration;
+use tidegate_core::Offset;
 use tidegate_core::env::system::{SystemClock, SystemDisk, system_entropy};
 use tidegate_core::env::{Clock, Disk, Entropy};
 use tidegate_log::embedded::{self, Listing, LogProblem, RepairPlan, Repaired, UnknownLoss};
-use tidegate_log::{EmbeddedConfig, LogBackend, LogError};
+use tidegate_log::{EmbeddedConfig, LogBackend, LogError, offsets_in_words};
 
 use crate::args::{LogDir, Output};
 use crate::confirm::confirm;
 use crate::log::{configured, must_hold_a_log};
+use crate::progress::{CountingDisk, ProgressLine, ProgressUnit};
 use crate::report::{ErrorReport, Exit, say};
 use crate::table;
 
@@ -102,7 +104,7 @@ fn listing_text(listing: &Listing) -> String {
             "partition",
             "start",
             "end",
-            "bytes",
+            "size",
             "retention",
             "groups",
         ];
@@ -123,7 +125,7 @@ fn listing_text(listing: &Listing) -> String {
                 partition.at.partition.to_string(),
                 partition.start.to_string(),
                 partition.end.to_string(),
-                (segments + partition.journaled).to_string(),
+                table::size(segments + partition.journaled),
                 retention.unwrap_or_else(|| "none".to_owned()),
                 readers.collect::<Vec<_>>().join(", "),
             ]
@@ -136,7 +138,7 @@ fn listing_text(listing: &Listing) -> String {
     lines.push(format!(
         "{}: {}",
         listing.cluster,
-        format_size(listing.bytes)
+        table::size(listing.bytes)
     ));
     lines.join("\n")
 }
@@ -144,7 +146,10 @@ fn listing_text(listing: &Listing) -> String {
 /// `tidegate log check`.
 pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, ErrorReport> {
     let dir = directory(arguments)?.dir;
-    let look = || embedded::check(&SystemDisk, &dir);
+    let progress = ProgressLine::begin("log check", ProgressUnit::Bytes);
+    let disk = CountingDisk::new(progress.counted());
+    progress.counted().expect(size(&disk, &dir));
+    let look = || embedded::check(&disk, &dir);
     let mut checked = look()?;
     if !checked.problems.is_empty() {
         // A record that is only on its way is in its place a moment later.
@@ -152,6 +157,7 @@ pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, ErrorRep
         let before = std::mem::replace(&mut checked, look()?).problems;
         checked.problems.retain(|problem| before.contains(problem));
     }
+    drop(progress);
     let problems = checked.problems.iter();
     let losses = problems.clone().filter(|found| found.is_loss()).count();
     let findings: Vec<_> = problems.clone().map(finding_json).collect();
@@ -166,12 +172,22 @@ pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, ErrorRep
             lines.collect::<String>(),
             dir.display(),
             table::counted(checked.segments, "segment"),
-            table::counted(checked.groups, "journaled commit"),
+            table::counted(checked.groups, "commit group"),
             table::counted(losses as u64, "problem"),
             table::counted((checked.problems.len() - losses) as u64, "note"),
         )
     })?;
     Ok(Exit::Findings.unless(losses == 0))
+}
+
+/// The bytes of all files below a directory; what cannot be listed is told by whoever reads it.
+fn size(disk: &dyn Disk, dir: &Path) -> u64 {
+    let entries = disk.list(dir).unwrap_or_default();
+    let sizes = entries.iter().map(|entry| match entry.is_dir {
+        true => size(disk, &dir.join(&entry.name)),
+        false => entry.len,
+    });
+    sizes.sum()
 }
 
 fn level(problem: &LogProblem) -> &'static str {
@@ -253,7 +269,10 @@ fn repaired_text(done: &Repaired) -> String {
     match done {
         Repaired::Records { at, offsets, aside } => {
             let (from, to) = offsets;
-            let lost = format!("{at}: offsets {from} up to {to} are lost");
+            let lost = format!(
+                "{at}: lost: {}",
+                offsets_in_words(Offset(*from), Offset(*to))
+            );
             match aside {
                 Some(aside) => format!("{lost}; their bytes are kept in `{aside}`"),
                 None => format!("{lost}; nothing of them was there"),
@@ -261,7 +280,10 @@ fn repaired_text(done: &Repaired) -> String {
         }
         Repaired::Recovered { at, offsets, aside } => {
             let (from, to) = offsets;
-            let taken = format!("{at}: offsets {from} up to {to} were taken from the journal");
+            let taken = format!(
+                "{at}: taken from the journal: {}",
+                offsets_in_words(Offset(*from), Offset(*to))
+            );
             match aside {
                 Some(aside) => format!("{taken}; the damaged bytes are kept in `{aside}`"),
                 None => taken,

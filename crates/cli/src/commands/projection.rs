@@ -12,7 +12,8 @@ use tidegate_queue::{ProjectionState, QueueError, Rebuild};
 use super::queue::open;
 use crate::args::{Output, ProjectionArgs, ProjectionRebuild, StoreAt};
 use crate::confirm::confirm;
-use crate::report::{ErrorReport, Exit, is_drawable, say};
+use crate::progress::{ProgressLine, ProgressUnit};
+use crate::report::{ErrorReport, Exit, say};
 use crate::store::OpenedStore;
 use crate::table;
 
@@ -106,7 +107,8 @@ async fn wait(
     clock: &dyn Clock,
 ) -> Result<(), ErrorReport> {
     let begun = clock.elapsed();
-    let (mut is_told, mut shown) = (false, None);
+    let progress = ProgressLine::begin("projection rebuild", ProgressUnit::Events);
+    let mut is_told = false;
     loop {
         let state = state_of(opened, name).await?;
         let Some(rebuild) = state.rebuild else {
@@ -124,14 +126,12 @@ async fn wait(
                      running? The request stays until it is served"
                 ));
             }
-            Rebuild::Running { position } if is_drawable() && shown != Some(position) => {
-                shown = Some(position);
-                say(&format!(
-                    "{name}: at {position} of {}",
-                    state.position + state.lag
-                ));
+            Rebuild::Running { position } => {
+                let number = |count: i64| u64::try_from(count).unwrap_or(0);
+                let total = number(state.position + state.lag);
+                progress.counted().set(number(position), total);
             }
-            Rebuild::Requested | Rebuild::Running { .. } => {}
+            Rebuild::Requested => {}
         }
         clock.sleep(PAUSE).await;
     }

@@ -13,12 +13,15 @@ use tidegate_queue::QueueError;
 use crate::args::{EventRef, Output, QueueArgs, StoreAt};
 use crate::report::{ErrorReport, Exit};
 use crate::store::{self, OpenedStore};
+use crate::watch;
 
 pub(crate) async fn run(command: &QueueArgs, output: Output) -> Result<Exit, ErrorReport> {
     match command {
         QueueArgs::Ls(arguments) => list::list(arguments, output).await,
         QueueArgs::Show { event, at } => list::show(*event, at, output).await,
-        QueueArgs::Stats(at) => list::stats(at, output).await,
+        QueueArgs::Stats { watch, at } => {
+            watch::repeat(*watch, output, || list::stats(at, output)).await
+        }
         QueueArgs::Retry(arguments) => retry_cancel::retry(arguments, output).await,
         QueueArgs::Cancel { events, at } => retry_cancel::cancel(events, at, output).await,
         QueueArgs::Publish(arguments) => publish::publish(arguments, output).await,
@@ -39,7 +42,7 @@ pub(crate) async fn run(command: &QueueArgs, output: Output) -> Result<Exit, Err
 }
 
 /// The queue of the configuration, whose tables are there.
-pub(super) async fn open(at: &StoreAt) -> Result<OpenedStore, ErrorReport> {
+pub(crate) async fn open(at: &StoreAt) -> Result<OpenedStore, ErrorReport> {
     let settings = store::named(at)?;
     store::open(&settings, &Env::system()).await
 }

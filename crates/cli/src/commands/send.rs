@@ -1,18 +1,23 @@
 //! `tidegate send`.
 
 use std::cell::Cell;
-use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_client::wire::NewRecord;
-use tidegate_core::env::Env;
+use tidegate_core::env::{Clock, Env};
 use tidegate_core::{EventId, EventIds, Topic};
-use tidegate_log::{Append, EVENT_ID, Log, LogError, Record};
+use tidegate_log::{Append, EVENT_ID, Log, LogError, Record, RecordPosition};
+use tokio::sync::mpsc;
 
 use super::input::InputLines;
+use super::topic::topic;
 use crate::args::{LineFormat, Output, SendArgs};
 use crate::log;
-use crate::report::{ErrorReport, Exit, print_bytes};
+use crate::progress::{ProgressLine, ProgressUnit};
+use crate::report::{ErrorReport, Exit, is_terminal, print_bytes, say};
+use crate::signals::Signals;
 
 /// A record that was sent.
 #[derive(Debug, Serialize)]
@@ -24,6 +29,7 @@ struct Sent<'a> {
 }
 
 pub(crate) async fn run(arguments: &SendArgs, output: Output) -> Result<Exit, ErrorReport> {
+    let mut signals = Signals::register()?;
     let topic = topic(&arguments.topic)?;
     if arguments.headers.iter().any(|(name, _)| name == EVENT_ID) {
         let message = format!("`{EVENT_ID}` is given to each record by itself");
@@ -39,6 +45,10 @@ pub(crate) async fn run(arguments: &SendArgs, output: Output) -> Result<Exit, Er
         output,
         next_partition: Cell::new(env.entropy.fork("send").next_u64()),
         partitions: Cell::new(1),
+        unknown_line: Cell::new(None),
+        clock: Arc::clone(&env.clock),
+        // The ids that are printed say how far it is.
+        progress: (!is_terminal()).then(|| ProgressLine::begin("send", ProgressUnit::Events)),
     };
     // A topic that is not there is said before anything is read.
     let described = sender.log.describe(&sender.topic).await;
@@ -46,25 +56,16 @@ pub(crate) async fn run(arguments: &SendArgs, output: Output) -> Result<Exit, Er
         Err(error) => Err(error.into()),
         Ok(described) => {
             sender.partitions.set(described.config.partitions.max(1));
-            match &arguments.value {
-                _ if arguments.tombstone => sender.send(vec![sender.record(None)], None).await,
-                Some(value) => {
-                    let record = sender.record(Some(value.clone().into_bytes()));
-                    sender.send(vec![record], None).await
-                }
-                None => sender.send_lines(std::io::stdin().lock()).await,
+            tokio::select! {
+                biased;
+                sent = sender.send_all() => sent,
+                () = signals.next() => Err(sender.interrupted()),
             }
         }
     };
     drop(sender);
     reached.close().await;
     sent.map(|()| Exit::Ok)
-}
-
-/// The topic of a name on the command line.
-pub(super) fn topic(name: &str) -> Result<Topic, ErrorReport> {
-    Topic::new(name)
-        .map_err(|error| ErrorReport::new("usage.topic", error.to_string()).with_exit(Exit::Usage))
 }
 
 struct Sender<'a> {
@@ -77,6 +78,10 @@ struct Sender<'a> {
     /// one record is mostly one of many.
     next_partition: Cell<u64>,
     partitions: Cell<u32>,
+    /// The first line of the input that is not known to be stored.
+    unknown_line: Cell<Option<u64>>,
+    clock: Arc<dyn Clock>,
+    progress: Option<ProgressLine>,
 }
 
 /// A record as it is asked for: where it goes, apart from its topic.
@@ -86,13 +91,103 @@ struct AskedRecord {
     id: Option<EventId>,
 }
 
+/// Lines of the input, or why they cannot be read.
+type ReadLines = Result<Vec<Vec<u8>>, ErrorReport>;
+
+/// Reads standard input on a thread of its own: a signal must not wait for the next line.
+fn input() -> Result<mpsc::Receiver<ReadLines>, ErrorReport> {
+    let (batches, read) = mpsc::channel(1);
+    let reading = move || {
+        let mut input = InputLines::new(std::io::stdin().lock());
+        while let Some(batch) = input.next_batch().transpose() {
+            let is_over = batch.is_err();
+            if batches.blocking_send(batch).is_err() || is_over {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(reading);
+    match started {
+        Ok(_) => Ok(read),
+        Err(error) => Err(ErrorReport::of(
+            "internal",
+            "cannot read standard input",
+            &error,
+        )),
+    }
+}
+
+/// Whether nothing was added because the log cannot be reached just now.
+fn is_away(error: &LogError) -> bool {
+    if let LogError::Remote { code, .. } = error {
+        return matches!(code.as_str(), "log.unavailable" | "log.overloaded");
+    }
+    matches!(
+        error,
+        LogError::Unavailable { .. } | LogError::Overloaded { .. }
+    )
+}
+
+/// The wait before a log that is away is tried again.
+const AWAY: Duration = Duration::from_secs(1);
+
 impl Sender<'_> {
+    async fn send_all(&self) -> Result<(), ErrorReport> {
+        match &self.arguments.value {
+            _ if self.arguments.tombstone => self.send(vec![self.record(None)], None).await,
+            Some(value) => {
+                let record = self.record(Some(value.clone().into_bytes()));
+                self.send(vec![record], None).await
+            }
+            None => self.send_lines().await,
+        }
+    }
+
+    /// The report of a command that was told to stop.
+    fn interrupted(&self) -> ErrorReport {
+        let report = ErrorReport::new("send.interrupted", "ended by a signal");
+        match self.unknown_line.get() {
+            Some(line) => report.with_hint(resume(line)),
+            None => report,
+        }
+    }
+
+    /// Adds records, and waits for a log that is away.
+    async fn append_all(&self, appends: Vec<Append>) -> Result<Vec<RecordPosition>, LogError> {
+        let begun = self.clock.elapsed();
+        let mut is_told = false;
+        loop {
+            match self.log.append(appends.clone()).await {
+                Err(error) if is_away(&error) => {
+                    let waited = self.clock.elapsed().saturating_sub(begun);
+                    if waited + AWAY > self.arguments.wait {
+                        return Err(error);
+                    }
+                    if !std::mem::replace(&mut is_told, true) {
+                        say(&format!("{error}; waiting for it"));
+                    }
+                    self.clock.sleep(AWAY).await;
+                }
+                done => {
+                    if is_told && done.is_ok() {
+                        say("the log answers again");
+                    }
+                    return done;
+                }
+            }
+        }
+    }
+
     /// Sends every line from the one that is asked for.
-    async fn send_lines(&self, input: impl Read) -> Result<(), ErrorReport> {
-        let mut input = InputLines::new(input);
+    async fn send_lines(&self) -> Result<(), ErrorReport> {
+        let mut input = input()?;
         let first = self.arguments.from_line.unwrap_or(1);
+        self.unknown_line.set(Some(first));
         let mut next = 1;
-        while let Some(lines) = input.next_batch()? {
+        while let Some(lines) = input.recv().await {
+            let lines = lines?;
             let mut records = Vec::with_capacity(lines.len());
             let mut begin = None;
             for line in lines {
@@ -112,6 +207,7 @@ impl Sender<'_> {
                 }
             }
             self.send(records, begin).await?;
+            self.unknown_line.set(Some(next.max(first)));
         }
         Ok(())
     }
@@ -154,8 +250,11 @@ impl Sender<'_> {
             ids.push(id);
             appends.push(self.append(id, asked));
         }
-        let positions = self.log.append(appends).await;
+        let positions = self.append_all(appends).await;
         let positions = positions.map_err(|error| failed(error, &ids, line))?;
+        if let Some(progress) = &self.progress {
+            progress.counted().add(ids.len() as u64);
+        }
         let mut text = Vec::new();
         for (id, position) in ids.into_iter().zip(positions) {
             let sent = Sent {
@@ -208,6 +307,13 @@ impl Sender<'_> {
     }
 }
 
+/// Where an input goes on.
+fn resume(line: u64) -> String {
+    format!(
+        "line {line} is the first that is not known to be there; `--from-line {line}` goes on with it"
+    )
+}
+
 /// The report of a line that is no record.
 fn unreadable(line: u64, why: &str) -> ErrorReport {
     ErrorReport::new("input.invalid", format!("line {line} of the input: {why}")).with_hint(
@@ -224,9 +330,7 @@ fn failed(error: LogError, ids: &[EventId], line: Option<u64>) -> ErrorReport {
         code.as_str(),
         "log.outcome-unknown" | "log.stopped" | "log.closed"
     );
-    let resume = line.map(|line| {
-        format!("line {line} is the first that is not known to be there; `--from-line {line}` goes on with it")
-    });
+    let resume = line.map(resume);
     if !is_in_doubt {
         return match resume {
             Some(resume) => report.with_further_hint(&resume),

@@ -132,7 +132,7 @@ fn listing(inspection: &SpillInspection) -> String {
         "lines",
         "replayed",
         "unreadable",
-        "bytes",
+        "size",
         "oldest event",
         "newest event",
     ];
@@ -144,7 +144,7 @@ fn listing(inspection: &SpillInspection) -> String {
             file.lines.to_string(),
             file.replayed.to_string(),
             file.unreadable.to_string(),
-            file.bytes.to_string(),
+            table::size(file.bytes),
             time(file.oldest_ms),
             time(file.newest_ms),
         ]

@@ -14,7 +14,7 @@ use tidegate_log::{
 };
 use tokio::sync::mpsc;
 
-use super::send::topic;
+use super::topic::topic;
 use crate::args::{Output, TailArgs};
 use crate::log;
 use crate::report::{ErrorReport, Exit, print_bytes, say};
@@ -162,7 +162,7 @@ impl Following<'_> {
         let begun = wanted.clamp(partition.start, partition.end);
         if begun != wanted {
             say(&format!(
-                "{at}: offset {wanted} is out of range; the partition has {} up to {}; starting at {begun}",
+                "{at}: offset {wanted} is out of range; the partition begins at {} and ends before {}; starting at {begun}",
                 partition.start, partition.end
             ));
         }

@@ -1,6 +1,7 @@
 //! `tidegate where`.
 
 use serde_json::{Map, Value};
+use tidegate_core::env::Env;
 use tidegate_core::{EventId, EventLocation, EventTrace};
 
 use super::input::InputLines;
@@ -14,7 +15,7 @@ pub(crate) async fn run(
     arguments: &AuditArgs,
     output: Output,
 ) -> Result<Exit, ErrorReport> {
-    let inspection = InspectionTargets::of(arguments).await?;
+    let inspection = InspectionTargets::of(arguments, Env::system()).await?;
     let WhereArg::Event(id) = asked else {
         return each_of_input(&inspection, output).await;
     };
@@ -89,11 +90,27 @@ fn unknown(id: EventId, inspection: &InspectionTargets) -> ErrorReport {
         "where.unknown",
         format!("event {id} was not found: {looked}"),
     )
-    .with_hint(
-        "an event that was delivered leaves no trace in a spill directory once its file is done, \
-         nor in a topic or a queue's log once retention has removed it; the Event Log API knows it by \
-         the same id. One that `tidegate audit` names is missing",
-    )
+    .with_hint(hint(inspection))
+}
+
+/// Where an event may have been that is not there any more, of what was looked at.
+fn hint(inspection: &InspectionTargets) -> String {
+    let looked_at = |is_one: fn(&str) -> bool| {
+        let mut names = inspection.components.iter().map(|one| one.name());
+        names.any(is_one)
+    };
+    let mut may = Vec::new();
+    if looked_at(|name| name.starts_with("logger:")) {
+        may.push(
+            "a delivered event leaves no trace in a spill directory once its file is done; the Event Log API \
+             knows it by the same id",
+        );
+    }
+    if looked_at(|name| name == "log" || name == "queue") {
+        may.push("retention removes events from a topic and from the log of a queue");
+    }
+    may.push("one that `tidegate audit` names is missing");
+    may.join("; ")
 }
 
 fn text(trace: &EventTrace) -> String {

@@ -33,6 +33,7 @@ impl Part for LogPart {
             let limits = options.topics.values().map(|topic| topic.max_record_size);
             process.routes.push(log_routes(LogApi {
                 log: open.log(),
+                admin: Arc::new(open.clone()),
                 ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
                 max_record_size: limits.fold(TopicConfig::MAX_RECORD_SIZE, u64::max),
                 keys,

@@ -58,7 +58,8 @@ impl Part for StagePart {
             let count = table::counted(names.len() as u64, "stage");
             let shown = format!("{count}: {}", names.join(", "));
             process.banner.push(("flows", shown));
-            process.routes.push(stage_routes(StageApi { stages }));
+            let keys = process.idempotency_keys().await?;
+            process.routes.push(stage_routes(StageApi { stages, keys }));
             Ok(())
         })
     }

@@ -252,7 +252,7 @@ fn http_follows_no_redirect_and_keeps_the_record() {
 
 #[test]
 fn c47_a_signal_waits_for_a_slow_request() {
-    let service = Service::start(|_, _| (200, "", Duration::from_secs(3)));
+    let service = Service::start(|_, _| (200, "", Duration::from_secs(1)));
     let dir = configured(&http(&format!("http://{}/", service.address)));
     let dir = dir.path();
     let running = Running::start(dir, &[]);

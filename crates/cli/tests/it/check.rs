@@ -369,9 +369,99 @@ fn doctor_says_of_each_thing_whether_it_is_well_and_what_to_do() {
         })
         .collect();
     assert_eq!(wrong, ["log", "store", "server", "witness"], "{checks}");
+    drop(busy);
     let shown = run_in(dir.path(), &["doctor"]).stdout;
     assert!(
-        shown.contains("✓ clock") && shown.contains("✗ server") && shown.contains("→ "),
+        shown.contains("✓ clock") && shown.contains("✗ witness") && shown.contains("→ "),
         "{shown}"
+    );
+}
+
+/// Nothing of what only its owner should know is in the file that a helper gets.
+#[test]
+fn a_bundle_has_no_secret_and_nothing_of_an_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let planted = [
+        "planted-token",
+        "planted-password",
+        "planted-key",
+        "planted-value",
+        "planted-name",
+        "planted-header",
+        "planted-payload",
+        "planted-detail",
+    ];
+    let config = "server: {token: planted-token, listen: \"127.0.0.1:0\"}\nlog: {embedded: {path: log, \
+                  journal-size: 1MiB}, topics: {orders: {partitions: 1}}}\nstore: {url: \"sqlite://./queue.db\"}\n\
+                  eventlog: {base-url: \"http://u:planted-password@127.0.0.1:1/\", async: \
+                  {enabled: true, spillover-path: ./spill}}\n";
+    std::fs::write(dir.join("tidegate.yaml"), config).unwrap();
+    let ok = |arguments: &[&str]| {
+        let ran = run_in(dir, arguments);
+        assert_eq!(
+            ran.code,
+            Some(0),
+            "{arguments:?}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
+        ran
+    };
+    let header = "planted-name=planted-header";
+    ok(&[
+        "send",
+        "orders",
+        "--key",
+        "planted-key",
+        "--value",
+        "planted-value",
+        "--header",
+        header,
+    ]);
+    ok(&["queue", "migrate"]);
+    let publish = [
+        "queue",
+        "publish",
+        "A",
+        r#"{"x":"planted-payload"}"#,
+        "--key",
+        "planted-key",
+    ];
+    ok(&[&publish[..], &["--header", header]].concat());
+    crate::spill::spilled(&dir.join("spill"), 3);
+    let line = std::fs::read_to_string(dir.join("spill/eventlog-spillover.jsonl")).unwrap();
+    let details = serde_json::from_str::<serde_json::Value>(line.lines().next().unwrap()).unwrap();
+    let details = details["details"].as_str().unwrap().to_owned();
+    let check = |name: &str| {
+        let bundle = std::fs::read_to_string(dir.join(name)).unwrap();
+        for secret in planted.iter().copied().chain([details.as_str()]) {
+            assert!(!bundle.contains(secret), "{secret} is in {bundle}");
+        }
+        let document: serde_json::Value = serde_json::from_str(&bundle).unwrap();
+        assert_eq!(document["log"]["topics"][0]["topic"], "orders");
+        assert_eq!(document["queue"]["stats"]["pending"], 1, "{bundle}");
+        assert!(document["config"].to_string().contains("***"), "{bundle}");
+        assert!(bundle.contains("eventlog-spillover.jsonl"), "{bundle}");
+        document
+    };
+    ok(&["doctor", "--bundle", "still.json"]);
+    check("still.json");
+    // A file that is there is not written over.
+    let again = run_in(dir, &["doctor", "--bundle", "still.json", "-o", "json"]);
+    assert_eq!(
+        (again.code, &again.json()["error"]["code"]),
+        (Some(1), &"bundle.unwritable".into())
+    );
+    let running = crate::running::Running::start(dir, &[]);
+    let listen = format!("server.listen={}", running.address);
+    ok(&["doctor", "--bundle", "live.json", "--set", &listen]);
+    let live = check("live.json");
+    assert!(
+        live["process"]["metrics"]
+            .as_str()
+            .unwrap()
+            .contains("# HELP"),
+        "{live}"
     );
 }

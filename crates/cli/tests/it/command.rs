@@ -4,10 +4,22 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The binary in a directory of its own, with an environment of its own.
+/// The commands that open a log.
+const LOG_COMMANDS: [&str; 10] = [
+    "run", "send", "tail", "audit", "where", "topic", "group", "bench", "log", "stage",
+];
+
+/// The binary in a directory of its own, with an environment of its own. The files of a log are small, where no
+/// configuration is tested: most of the time went into zeros.
 pub(crate) fn tidegate(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(arguments).current_dir(dir).env_clear();
+    if arguments
+        .first()
+        .is_some_and(|first| LOG_COMMANDS.contains(first))
+    {
+        command.env("LOG_EMBEDDED_JOURNAL_SIZE", "1MiB");
+    }
     command
 }
 

@@ -4,7 +4,7 @@ use crate::command::run;
 
 #[test]
 fn g12_the_demo_of_retries_balances_with_nothing_lost_whatever_its_seed() {
-    for seed in 0..20 {
+    for seed in 0..if crate::guides::is_long() { 20 } else { 8 } {
         let ran = run(&["demo", "retry", "--seed", &seed.to_string(), "-o", "json"]);
         assert_eq!(ran.code, Some(0), "seed {seed}: {}", ran.stdout);
         let verdict = ran.json();
@@ -52,7 +52,7 @@ fn the_same_seed_tells_the_same_story() {
 
 #[test]
 fn g14_the_log_survives_a_dead_consumer_and_a_power_cut_whatever_the_seed() {
-    for seed in 0..10 {
+    for seed in 0..if crate::guides::is_long() { 10 } else { 5 } {
         let ran = run(&["demo", "log", "--seed", &seed.to_string(), "-o", "json"]);
         assert_eq!(ran.code, Some(0), "seed {seed}: {}", ran.stdout);
         let verdict = ran.json();
@@ -97,7 +97,14 @@ fn the_same_seed_tells_the_same_story_of_the_log() {
 
 #[test]
 fn g15_the_queue_survives_a_killed_dispatcher() {
-    for seed in ["1", "2"] {
+    // Another seed is told to people, below.
+    let seeds = if crate::guides::is_long() {
+        1..=5
+    } else {
+        1..=1
+    };
+    for seed in seeds.map(|seed: u32| seed.to_string()) {
+        let seed = seed.as_str();
         let ran = run(&["demo", "queue", "--seed", seed, "-o", "json"]);
         assert_eq!(
             ran.code,
@@ -164,7 +171,14 @@ fn the_story_of_the_queue_is_told_to_people_too() {
 
 #[test]
 fn g16_the_outbox_survives_a_killed_relay_and_keeps_the_order() {
-    for seed in ["1", "2"] {
+    // Another seed is told to people, below.
+    let seeds = if crate::guides::is_long() {
+        1..=5
+    } else {
+        1..=1
+    };
+    for seed in seeds.map(|seed: u32| seed.to_string()) {
+        let seed = seed.as_str();
         let ran = run(&["demo", "outbox", "--seed", seed, "-o", "json"]);
         let told = format!("seed {seed}: {} {}", ran.stdout, ran.stderr);
         assert_eq!(ran.code, Some(0), "{told}");

@@ -21,7 +21,9 @@ fn a_broker_that_is_away_is_said_and_does_not_hang() {
         .local_addr()
         .unwrap()
         .to_string();
-    let dir = configured(&config(&address, "orders"));
+    let patient = "\"]}}";
+    let config = config(&address, "orders").replace(patient, "\"], request-timeout: 2s}}");
+    let dir = configured(&config);
     let begun = Instant::now();
     let ran = run_in(
         dir.path(),
@@ -64,6 +66,7 @@ mod needs_kafka {
     use crate::log::{configured, lines};
     use crate::running::Running;
 
+    mod groups;
     mod guarded;
     mod needs_kcat;
 

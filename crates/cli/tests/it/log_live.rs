@@ -1,13 +1,14 @@
 //! The log of a running process, and the commands that find its directory held.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::command::{run_in, run_with_input, tidegate};
 use crate::log::{CONFIG, configured, lines, read_all, send_one};
 use crate::log_audit::turn;
-use crate::running::Running;
+use crate::running::{Running, signal};
 
 fn stop(running: Running) -> (Option<i32>, String, String) {
     running.signal("-TERM");
@@ -380,6 +381,65 @@ fn a_tail_survives_a_restart_of_the_process_that_has_the_log() {
     assert_eq!(shown.next().unwrap().unwrap(), "two");
     assert!(tail.wait().unwrap().success());
     assert_eq!(stop(running).0, Some(0));
+}
+
+/// A command that sends what is written to it, line by line.
+struct Sending {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Sending {
+    fn start(dir: &Path) -> Self {
+        let arguments = ["send", "orders", "--partition", "0", "-o", "json"];
+        let mut child = tidegate(dir, &arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            stdin: child.stdin.take().unwrap(),
+            stdout,
+            child,
+        }
+    }
+
+    fn write(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").unwrap();
+    }
+
+    /// Waits for the next record that was stored, and gives its offset.
+    fn stored(&mut self) -> i64 {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        let sent: serde_json::Value = serde_json::from_str(&line).unwrap();
+        sent["offset"].as_i64().unwrap()
+    }
+}
+
+#[test]
+fn a_send_waits_for_a_log_that_is_away_and_says_where_to_go_on_when_it_is_interrupted() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    let running = Running::start(dir, &[]);
+    let address = running.address.clone();
+    let mut sending = Sending::start(dir);
+    sending.write("one");
+    assert_eq!(sending.stored(), 0);
+    stop(running);
+    sending.write("two");
+    // It asks again while nobody is there.
+    let running = Running::start_at(dir, &address, &[]);
+    assert_eq!(sending.stored(), 1);
+    signal(&sending.child, "-INT");
+    let ended = sending.child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(said.contains("--from-line 3"), "{said}");
+    drop(running);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 )]
 
 mod audit;
+mod bench;
 mod bindings;
 mod bindings_audit;
 mod bindings_handlers;
@@ -27,6 +28,7 @@ mod demo_outage;
 mod event_log;
 mod flow;
 mod flow_test;
+mod groups;
 mod guides;
 mod help;
 mod log;
@@ -36,6 +38,7 @@ mod log_live;
 mod logger_path;
 mod outbox;
 mod outbox_audit;
+mod outbox_full_disk;
 mod outbox_trouble;
 mod parked;
 mod queue;
@@ -45,7 +48,10 @@ mod readme;
 mod run;
 mod run_store;
 mod running;
+#[path = "../../../log/tests/space/small_room.rs"]
+mod small_room;
 mod spill;
 mod stage;
+mod terminal;
 mod where_is;
 mod witness;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate::core::env::Env;
-use tidegate::outbox::{NewOutboxEvent, Outbox, OutboxOptions};
+use tidegate::outbox::{NewOutboxEvent, Outbox, OutboxError, OutboxOptions};
 use tidegate::store::{Store, StoreOptions};
 
 use crate::command::{Ran, run_in};
@@ -47,14 +47,20 @@ pub(crate) fn add_events(dir: &Path, events: &[NewOutboxEvent]) {
 
 /// The same in any database.
 pub(crate) fn add_events_to(url: &str, events: &[NewOutboxEvent]) {
+    try_to_add(url, events).unwrap();
+}
+
+/// The same where the database may refuse them.
+pub(crate) fn try_to_add(url: &str, events: &[NewOutboxEvent]) -> Result<(), OutboxError> {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let env = Env::system();
-        let store = Store::open(&StoreOptions::new(url), &env).await.unwrap();
-        let outbox = Outbox::open(&store, OutboxOptions::default(), &env);
-        outbox.await.unwrap().insert(events).await.unwrap();
-        store.close().await.unwrap();
-    });
+        let store = Store::open(&StoreOptions::new(url), &env).await?;
+        let outbox = Outbox::open(&store, OutboxOptions::default(), &env).await?;
+        let added = outbox.insert(events).await;
+        store.close().await.ok();
+        added.map(drop)
+    })
 }
 
 fn with_json(dir: &Path, arguments: &[&str]) -> Ran {

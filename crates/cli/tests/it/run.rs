@@ -85,6 +85,63 @@ fn the_ledger_of_a_running_process_is_shown() {
 }
 
 #[test]
+fn the_command_that_run_proposes_works_with_a_token() {
+    let dir = tempfile::tempdir().unwrap();
+    for (set, prefix) in [
+        ("server.token=sesame", "TIDEGATE_TOKEN=… "),
+        ("server.max-body=2MiB", ""),
+    ] {
+        let running = Running::start(dir.path(), &["--set", set]);
+        let ledger = format!("tidegate ledger --url http://{}", running.address);
+        let words: Vec<&str> = ledger.split(' ').skip(1).collect();
+        let mut proposed = crate::command::tidegate(dir.path(), &words);
+        let ran = proposed.env("TIDEGATE_TOKEN", "sesame").output().unwrap();
+        assert_eq!(ran.status.code(), Some(0), "{set}");
+        running.signal("-TERM");
+        let (_, _, said) = running.end();
+        let line = said.lines().find(|line| line.contains("try:")).unwrap();
+        assert!(line.ends_with(&format!("  {prefix}{ledger}")), "{line}");
+    }
+}
+
+#[test]
+fn the_api_document_says_what_each_parameter_may_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), &[]);
+    let answer = running.get("/openapi.json");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let document: serde_json::Value = serde_json::from_str(body).unwrap();
+    let mut named = std::collections::BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            if !path.starts_with("/tidegate/") {
+                continue;
+            }
+            // Nobody has to show a token where none is set.
+            let security = &operation["security"];
+            assert!(
+                security.is_null() || *security == serde_json::json!([]),
+                "{method} {path}"
+            );
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let name = parameter["name"].as_str().unwrap();
+                if !["topic", "group", "id", "from", "partition"].contains(&name) {
+                    continue;
+                }
+                let schema = &parameter["schema"];
+                let is_bounded = ["pattern", "minimum", "format"]
+                    .iter()
+                    .any(|one| !schema[one].is_null());
+                assert!(is_bounded, "{method} {path}: {parameter}");
+                named.insert(name.to_owned());
+            }
+        }
+    }
+    assert!(document["security"].is_null() || document["security"] == serde_json::json!([]));
+    assert!(named.len() >= 5, "{named:?}");
+}
+
+#[test]
 fn a_log_line_of_a_request_carries_its_trace_id() {
     let dir = tempfile::tempdir().unwrap();
     let running = Running::start(dir.path(), &["--log", "tidegate_server=debug"]);

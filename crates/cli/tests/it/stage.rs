@@ -193,6 +193,16 @@ fn r06_a_stage_is_taken_back_to_a_checkpoint_by_command() {
         let ran = run_in(dir, &["stage", "ls", "--url", &url, "-o", "json"]);
         ran.json()["stages"][0]["records-in"] == 1
     });
+    // A repeated request with a key takes no other one.
+    let keyed =
+        "/tidegate/stages/order_totals/checkpoint HTTP/1.1\r\nIdempotency-Key: k1\r\nX-Unused:";
+    let taken = [(); 2].map(|()| running.post(keyed, ""));
+    for answer in taken {
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["number"], 1, "{answer}");
+    }
     let ran = run_in(
         dir,
         &[
@@ -206,7 +216,7 @@ fn r06_a_stage_is_taken_back_to_a_checkpoint_by_command() {
         ],
     );
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert_eq!(ran.json()["number"], 1);
+    assert_eq!(ran.json()["number"], 2);
     send();
     wait(|| total() == Some(10));
     let back = [
@@ -214,7 +224,7 @@ fn r06_a_stage_is_taken_back_to_a_checkpoint_by_command() {
         "restore",
         "order_totals",
         "--checkpoint",
-        "1",
+        "2",
         "--yes",
     ];
     let ran = run_in(dir, &back);

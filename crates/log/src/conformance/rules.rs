@@ -153,3 +153,26 @@ macro_rules! log_conformance_test {
         }
     };
 }
+
+/// The same for the rules of the port of operators.
+#[macro_export]
+macro_rules! log_admin_conformance {
+    ($run:path $(, $(#[$above:meta])+)?) => {
+        $crate::log_admin_tests!([$run, [$($(#[$above])+)?]]
+            t37_a_group_that_is_moved_back_reads_again,
+            t37_records_that_a_group_is_moved_past_are_lost_to_it,
+            t37_a_group_with_members_is_left_alone,
+            a_trial_changes_nothing,
+            t38_a_group_is_forgotten_with_what_it_has_not_read,
+            t39_a_topic_is_removed_only_when_it_is_read_or_by_force,
+        );
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_admin_tests {
+    ([$run:path, $above:tt] $($rule:ident,)+) => {
+        $($crate::log_conformance_test!($run, $above, administration, $rule);)+
+    };
+}

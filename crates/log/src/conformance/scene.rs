@@ -13,15 +13,21 @@ use tidegate_core::env::{Clock, Spawn};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use super::member::Member;
+use crate::admin::SKIPPED;
 use crate::{
-    Append, Committed, Join, Log, LogError, LogFuture, PartitionDescription, Read, Record,
-    RecordPosition, StoredRecord, TopicConfig, TopicPartition,
+    Append, Committed, Join, Log, LogAdmin, LogError, LogFuture, PartitionDescription, Read,
+    Record, RecordPosition, StoredRecord, TopicConfig, TopicPartition,
 };
 
 /// An implementation under test, with what a test needs around it.
 pub trait Stage: Send + Sync + fmt::Debug {
     /// The log.
     fn log(&self) -> Arc<dyn Log>;
+
+    /// The same for operators; none for an implementation that has nobody to operate it.
+    fn admin(&self) -> Option<Arc<dyn LogAdmin>> {
+        None
+    }
 
     /// The time in which the log lives.
     fn clock(&self) -> Arc<dyn Clock>;
@@ -96,6 +102,7 @@ impl Account {
             Place::DeadLettered,
             Place::Delivered,
             Place::Lost(Self::LOST),
+            Place::Lost(SKIPPED),
         ] {
             let tallies = books.tallies(&place).into_values();
             let there = tallies.fold(Tally::default(), Tally::plus);

@@ -8,6 +8,7 @@ use tidegate_core::books::{AuditFinding, Books, Bucket, Discrepancy, Place, Tall
 use tidegate_core::env::Disk;
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 
+use super::administration;
 use super::chunk::{Chunk, minute_of};
 use super::config::DeadLetterTopics;
 use super::context::EmbeddedContext;
@@ -89,6 +90,8 @@ pub struct DirectoryAudit {
     /// Bytes behind the last whole group that cannot be read: beside a process that writes, what it is
     /// writing; else a write that was cut, or damage to the last commit.
     pub torn: Option<AuditFinding>,
+    /// The books of the groups that were forgotten, by topic. Nothing of them is left to be counted.
+    pub forgotten: Vec<(Topic, Books)>,
 }
 
 /// Counts the log in a directory, as [`recount`] does, and says everything else that is not as it should be.
@@ -118,6 +121,7 @@ pub fn audit_directory(
         loss: found.state.unknown_loss(),
         findings,
         torn,
+        forgotten: administration::forgotten(&found.state),
     }))
 }
 
@@ -225,6 +229,7 @@ pub(super) fn live(context: &Arc<EmbeddedContext>) -> Result<DirectoryAudit, Log
         loss: cut.unknown_loss(),
         findings: file_findings(disk, dir, &cut, manifest.as_ref())?,
         torn: None,
+        forgotten: administration::forgotten(&cut),
     })
 }
 
@@ -252,7 +257,8 @@ pub(super) fn count(
     letters: &DeadLetterTopics,
 ) -> Result<Vec<TopicAudit>, LogError> {
     let mut audited = Vec::new();
-    for (topic, number) in state.topics.iter().zip(0..) {
+    let topics = state.topics.iter().zip(0..);
+    for (topic, number) in topics.filter(|(topic, _)| !topic.is_traceless()) {
         // How far each group is in each partition: its queued records are those from there on.
         let groups: Vec<(&GroupName, &GroupProgress)> = state
             .groups

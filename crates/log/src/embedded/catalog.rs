@@ -19,6 +19,7 @@ impl Catalog {
         let entry = |(topic, number): (&super::state::TopicState, u32)| {
             (topic.name.clone(), (number, topic.config.clone()))
         };
+        let topics = topics.filter(|(topic, _)| !topic.is_removed);
         Self(topics.map(entry).collect())
     }
 

@@ -49,8 +49,22 @@ pub(super) enum LogChange {
         next: i64,
         before: Vec<Posting>,
     },
-    /// A group is forgotten.
-    Forget { group: GroupName },
+    /// A group is forgotten. Its books on each topic end with these postings; an earlier version wrote none.
+    Forget {
+        group: GroupName,
+        left: Vec<(u32, Vec<Posting>)>,
+    },
+    /// A group without members goes on elsewhere. `posted` belongs to its books; `regained` are events from before
+    /// its beginning, which it has in its books from now on.
+    Seek {
+        group: GroupName,
+        at: PartitionKey,
+        next: i64,
+        posted: Vec<Posting>,
+        regained: Vec<Posting>,
+    },
+    /// A topic is removed; its records go one partition after the other, each with a change of its own.
+    RemoveTopic { topic: u32 },
     /// Everything before `start` is gone.
     Start {
         at: PartitionKey,
@@ -82,6 +96,11 @@ const START: u8 = 6;
 const SWITCH: u8 = 7;
 const SKIP: u8 = 8;
 const END_OFFSETS: u8 = 9;
+const SEEK: u8 = 10;
+const REMOVE_TOPIC: u8 = 11;
+const FORGET_WITH_POSTINGS: u8 = 12;
+/// The last one that this version knows.
+const LAST: u8 = FORGET_WITH_POSTINGS;
 
 /// Bytes in front of the content of a change.
 pub(super) const LEAD: usize = 5;
@@ -168,11 +187,14 @@ impl LogChange {
         match self {
             Self::Chunk { at, chunk } => each(*at, chunk.head.base),
             Self::Offset { at, committed, .. } => each(*at, committed.next.0),
-            Self::Skip { at, next, .. } => each(*at, *next),
+            Self::Skip { at, next, .. } | Self::Seek { at, next, .. } => each(*at, *next),
             Self::Start { at, start, .. } => each(*at, *start),
             Self::Switch { at, end, .. } => each(*at, *end),
             Self::EndOffsets { ends, .. } => ends.iter().for_each(|(at, end)| each(*at, *end)),
-            Self::Topic { .. } | Self::Register { .. } | Self::Forget { .. } => {}
+            Self::Topic { .. }
+            | Self::Register { .. }
+            | Self::Forget { .. }
+            | Self::RemoveTopic { .. } => {}
         }
     }
 
@@ -213,8 +235,31 @@ impl LogChange {
                 put_i64(out, *next);
                 put_postings(out, before);
             }),
-            Self::Forget { group } => {
+            Self::Forget { group, left } if left.is_empty() => {
                 put_change(out, FORGET, |out| put_text(out, group.as_str()));
+            }
+            Self::Forget { group, left } => put_change(out, FORGET_WITH_POSTINGS, |out| {
+                put_text(out, group.as_str());
+                put_list(out, left.iter(), |out, (topic, postings)| {
+                    put_u32(out, *topic);
+                    put_postings(out, postings);
+                });
+            }),
+            Self::Seek {
+                group,
+                at,
+                next,
+                posted,
+                regained,
+            } => put_change(out, SEEK, |out| {
+                put_text(out, group.as_str());
+                put_key(out, *at);
+                put_i64(out, *next);
+                put_postings(out, posted);
+                put_postings(out, regained);
+            }),
+            Self::RemoveTopic { topic } => {
+                put_change(out, REMOVE_TOPIC, |out| put_u32(out, *topic));
             }
             Self::Start { at, start, removed } => put_change(out, START, |out| {
                 put_key(out, *at);
@@ -248,7 +293,7 @@ impl LogChange {
         let mut at = 0;
         while at < payload.len() {
             let (tag, content) = part(payload, at).ok_or(Unread::Malformed)?;
-            if !(CHUNK..=END_OFFSETS).contains(&tag) {
+            if !(CHUNK..=LAST).contains(&tag) {
                 return Err(Unread::Unknown(tag));
             }
             at += LEAD + content.len();
@@ -265,7 +310,7 @@ impl LogChange {
                 let bytes = content.slice(CHUNK_LEAD..);
                 let head = Head::read(&bytes, secret)?;
                 decoder.0 = &[];
-                (head.len() == bytes.len() && head.is_of(at.1)).then_some(())?;
+                (head.len() == bytes.len() && head.owner.is_of_partition(at.1)).then_some(())?;
                 let chunk = Chunk { head, bytes };
                 Self::Chunk { at, chunk }
             }
@@ -292,6 +337,21 @@ impl LogChange {
             },
             FORGET => Self::Forget {
                 group: read_group(&mut decoder)?,
+                left: Vec::new(),
+            },
+            FORGET_WITH_POSTINGS => Self::Forget {
+                group: read_group(&mut decoder)?,
+                left: decoder.list(8, |decoder| Some((decoder.u32()?, decoder.postings()?)))?,
+            },
+            SEEK => Self::Seek {
+                group: read_group(&mut decoder)?,
+                at: read_key(&mut decoder)?,
+                next: decoder.i64()?,
+                posted: decoder.postings()?,
+                regained: decoder.postings()?,
+            },
+            REMOVE_TOPIC => Self::RemoveTopic {
+                topic: decoder.u32()?,
             },
             START => Self::Start {
                 at: read_key(&mut decoder)?,

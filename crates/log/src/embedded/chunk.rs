@@ -2,7 +2,7 @@
 //! segments.
 //!
 //! ```text
-//!  0  u32  magic "TGC2", XOR the upper half of the secret of the log
+//!  0  u32  magic "TGC3", XOR the upper half of the secret of the log
 //!  4  u32  CRC32C of the header from byte 8, tallies included, begun with the lower half of the secret
 //!  8  u32  CRC32C of the records
 //! 12  u32  length of the records
@@ -12,8 +12,9 @@
 //! 32  u64  offsets covered from there on
 //! 40  u64  timestamp to which the records' own are relative
 //! 48  u64  greatest timestamp
-//! 56  u32  partition; chunks of earlier versions have the magic "TGC1" and do not name it
-//! 60  tallies: {u64 minute of birth, u32 count, u128 sum of ids}, by minute
+//! 56  u32  partition; chunks with the magic "TGC1" do not have it
+//! 60  u32  CRC32C of the name of the topic; chunks with the magics "TGC1" and "TGC2" do not have it
+//! 64  tallies: {u64 minute of birth, u32 count, u128 sum of ids}, by minute
 //!     records: {varint offsets left out before it, zigzag varint timestamp,
 //!               varint key length + 1 (0: no key), varint value length + 1 (0: no value),
 //!               varint length of headers, key, value, headers}
@@ -30,12 +31,12 @@ use super::codec::{Decoder, length, put_u32, put_u64, put_varint, unzigzag, zigz
 use super::secret::LogSecret;
 use crate::record::{Headers, Record, StoredRecord, TopicPartition};
 
-const MAGIC: [u8; 4] = *b"TGC2";
-/// The magic of chunks that do not name their partition.
-const UNNAMED: [u8; 4] = *b"TGC1";
-/// Bytes of a header without its partition and tallies.
+/// The magics of chunks, by version: the first one names neither partition nor topic, the second one no topic.
+const MAGICS: [[u8; 4]; 3] = [*b"TGC1", *b"TGC2", *b"TGC3"];
+/// Bytes of a header without its owner and tallies.
 pub(super) const FIXED: usize = 56;
-const PARTITION: usize = 4;
+/// Bytes of the owner in a header, by version.
+const OWNER: [usize; 3] = [0, 4, 8];
 /// Bytes of one tally.
 pub(super) const TALLY: usize = 28;
 /// Records are gathered into a chunk up to about this size, so that reading a few of them does not
@@ -43,6 +44,43 @@ pub(super) const TALLY: usize = 28;
 pub(super) const TARGET: usize = 128 * 1024;
 /// More minutes than the records of one chunk can be from, and few enough to be read at once.
 const MAX_TALLIES: usize = 1 << 20;
+
+/// The partition that a chunk or a file is of, as far as it says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ChunkOwner {
+    partition: Option<u32>,
+    /// The CRC32C of the name of the topic.
+    topic: Option<u32>,
+}
+
+impl ChunkOwner {
+    pub(super) fn new(topic: &Topic, partition: u32) -> Self {
+        Self {
+            partition: Some(partition),
+            topic: Some(crc32c::crc32c(topic.as_str().as_bytes())),
+        }
+    }
+
+    /// The version of a chunk that names so much, from 0 on.
+    fn version(self) -> usize {
+        match (self.partition, self.topic) {
+            (None, _) => 0,
+            (Some(_), None) => 1,
+            (Some(_), Some(_)) => 2,
+        }
+    }
+
+    /// Whether it may be this partition of some topic.
+    pub(super) fn is_of_partition(self, partition: u32) -> bool {
+        self.partition.is_none_or(|named| named == partition)
+    }
+
+    /// Whether nothing that both say is different.
+    pub(super) fn agrees(self, other: Self) -> bool {
+        let differ = |one: Option<u32>, two| one.zip(two).is_some_and(|(one, two)| one != two);
+        !differ(self.partition, other.partition) && !differ(self.topic, other.topic)
+    }
+}
 
 /// The header of a chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,8 +92,8 @@ pub(super) struct Head {
     pub(super) span: u64,
     pub(super) base_ms: u64,
     pub(super) max_ms: u64,
-    /// The partition; none in chunks of earlier versions.
-    pub(super) partition: Option<u32>,
+    /// The partition it is of; chunks of earlier versions say less.
+    pub(super) owner: ChunkOwner,
     /// How many of the records were born in which minute, and the sums of their ids.
     pub(super) tallies: Vec<(u64, Tally)>,
 }
@@ -77,25 +115,19 @@ impl Chunk {
 }
 
 impl Head {
-    /// The bytes of a header that names its partition, with this many tallies.
+    /// The bytes of a header of this version, with this many tallies.
     pub(super) fn size(tallies: usize) -> usize {
-        FIXED + PARTITION + tallies * TALLY
+        FIXED + OWNER[MAGICS.len() - 1] + tallies * TALLY
     }
 
     /// The bytes of this header.
     fn own_size(&self) -> usize {
-        let named = self.partition.map_or(0, |_| PARTITION);
-        FIXED + named + self.tallies.len() * TALLY
+        FIXED + OWNER[self.owner.version()] + self.tallies.len() * TALLY
     }
 
     /// The bytes of header and records.
     pub(super) fn len(&self) -> usize {
         self.own_size() + self.body_len
-    }
-
-    /// Whether it may be one of this partition.
-    pub(super) fn is_of(&self, partition: u32) -> bool {
-        self.partition.is_none_or(|named| named == partition)
     }
 
     /// The offset behind the last one covered.
@@ -106,7 +138,7 @@ impl Head {
     /// Writes the header into its place.
     pub(super) fn write(&self, out: &mut [u8], secret: LogSecret) {
         let mut header = Vec::with_capacity(self.own_size());
-        let magic = self.partition.map_or(UNNAMED, |_| MAGIC);
+        let magic = MAGICS[self.owner.version()];
         put_u32(&mut header, secret.magic(magic));
         put_u32(&mut header, 0);
         put_u32(&mut header, self.body_crc);
@@ -117,8 +149,9 @@ impl Head {
         put_u64(&mut header, self.span);
         put_u64(&mut header, self.base_ms);
         put_u64(&mut header, self.max_ms);
-        if let Some(partition) = self.partition {
-            put_u32(&mut header, partition);
+        let ChunkOwner { partition, topic } = self.owner;
+        for named in [partition, topic].into_iter().flatten() {
+            put_u32(&mut header, named);
         }
         for (minute, tally) in &self.tallies {
             put_u64(&mut header, *minute);
@@ -133,27 +166,22 @@ impl Head {
     /// How many bytes the header at the front of `bytes` has; none if it is none.
     pub(super) fn measure(bytes: &[u8], secret: LogSecret) -> Option<usize> {
         let mut decoder = Decoder(bytes.get(..FIXED)?);
-        let magic = decoder.u32()?;
-        let named = match () {
-            () if magic == secret.magic(MAGIC) => PARTITION,
-            () if magic == secret.magic(UNNAMED) => 0,
-            () => return None,
-        };
+        let version = version_of(decoder.u32()?, secret)?;
         decoder.take(12)?;
         let tallies = usize::try_from(decoder.u32()?).ok()?;
-        (tallies <= MAX_TALLIES).then(|| FIXED + named + tallies * TALLY)
+        (tallies <= MAX_TALLIES).then(|| FIXED + OWNER[version] + tallies * TALLY)
     }
 
     /// The first byte of every header of a log.
     pub(super) fn first_byte(secret: LogSecret) -> u8 {
-        secret.magic(MAGIC).to_le_bytes()[0]
+        secret.magic(MAGICS[0]).to_le_bytes()[0]
     }
 
     /// Reads the header at the front of `bytes` if it is whole.
     pub(super) fn read(bytes: &[u8], secret: LogSecret) -> Option<Self> {
         let header = bytes.get(..Self::measure(bytes, secret)?)?;
         let mut decoder = Decoder(header);
-        let is_named = decoder.u32()? == secret.magic(MAGIC);
+        let version = version_of(decoder.u32()?, secret)?;
         if decoder.u32()? != secret.crc(&header[8..]) {
             return None;
         }
@@ -172,9 +200,9 @@ impl Head {
             span: decoder.u64()?,
             base_ms: decoder.u64()?,
             max_ms: decoder.u64()?,
-            partition: match is_named {
-                true => Some(decoder.u32()?),
-                false => None,
+            owner: ChunkOwner {
+                partition: if version > 0 { decoder.u32() } else { None },
+                topic: if version > 1 { decoder.u32() } else { None },
             },
             tallies: (0..tallies)
                 .map(|_| tally(&mut decoder))
@@ -194,6 +222,13 @@ impl Head {
         self.body(bytes)
             .filter(|body| crc32c::crc32c(body) == self.body_crc)
     }
+}
+
+/// The version of a chunk with this magic, from 0 on.
+fn version_of(magic: u32, secret: LogSecret) -> Option<usize> {
+    MAGICS
+        .iter()
+        .position(|known| secret.magic(*known) == magic)
 }
 
 /// Adds one record to the records of a chunk.
@@ -343,7 +378,7 @@ pub(super) fn rebuild(
         span: next.abs_diff(first.offset.0),
         base_ms: head.base_ms,
         max_ms: max_ms.unwrap_or(head.base_ms),
-        partition: u32::try_from(at.partition.0).ok(),
+        owner: ChunkOwner::new(&at.topic, u32::try_from(at.partition.0).ok()?),
         tallies,
     };
     let mut bytes = vec![0; rebuilt.own_size()];
@@ -389,7 +424,7 @@ mod tests {
             span: 0,
             base_ms: 1_000,
             max_ms: 0,
-            partition: None,
+            owner: ChunkOwner::default(),
             tallies: Vec::new(),
         }
     }
@@ -419,27 +454,42 @@ mod tests {
     #[test]
     fn a_chunk_names_its_partition_and_one_of_an_earlier_version_is_read() {
         let records = [stored(0, Record::new("value").timestamp_ms(1_000))];
-        let partition = TopicPartition::new(Topic::new("t").unwrap(), 3);
+        let topic = |name| Topic::new(name).unwrap();
+        let partition = TopicPartition::new(topic("t"), 3);
         let chunk = rebuild(secret(), "c", &partition, &empty(), &records).unwrap();
         let named = Head::read(&chunk.bytes, secret()).unwrap();
-        assert_eq!(
-            (named.partition, named.is_of(3), named.is_of(2)),
-            (Some(3), true, false)
-        );
-        let body = named.body(&chunk.bytes).unwrap();
-        let old = Head {
-            partition: None,
-            ..named
+        let is_of = |head: &Head, name, partition| {
+            let owner = ChunkOwner::new(&topic(name), partition);
+            head.owner.agrees(owner)
         };
-        let mut bytes = vec![0; old.own_size()];
-        old.write(&mut bytes, secret());
-        bytes.extend_from_slice(&body);
-        let read = Head::read(&bytes, secret()).unwrap();
-        assert_eq!(
-            (&read, read.is_of(2), read.len()),
-            (&old, true, bytes.len())
-        );
-        assert_eq!(read.checked_body(&bytes.into()), Some(body));
+        let of = |head: &Head| {
+            [
+                is_of(head, "t", 3),
+                is_of(head, "t", 2),
+                is_of(head, "u", 3),
+            ]
+        };
+        assert_eq!(of(&named), [true, false, false]);
+        let body = named.body(&chunk.bytes).unwrap();
+        let without_topic = ChunkOwner {
+            topic: None,
+            ..named.owner
+        };
+        for (owner, expect) in [
+            (without_topic, [true, false, true]),
+            (ChunkOwner::default(), [true, true, true]),
+        ] {
+            let old = Head {
+                owner,
+                ..named.clone()
+            };
+            let mut bytes = vec![0; old.own_size()];
+            old.write(&mut bytes, secret());
+            bytes.extend_from_slice(&body);
+            let read = Head::read(&bytes, secret()).unwrap();
+            assert_eq!((&read, of(&read), read.len()), (&old, expect, bytes.len()));
+            assert_eq!(read.checked_body(&bytes.into()), Some(body.clone()));
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::segment::{Minutes, Segment};
 use super::state::{LogState, UnknownLoss};
 use crate::error::LogError;
 use crate::port::Committed;
-use crate::record::TopicPartition;
+use crate::record::{TopicPartition, offsets_in_words};
 use crate::topic::TopicConfig;
 
 /// The content of a directory.
@@ -76,6 +76,7 @@ pub fn ls(disk: &dyn Disk, dir: &Path) -> Result<Option<Listing>, LogError> {
     let mut groups = Vec::new();
     for ((topic, number), partition) in state.all() {
         let known = state.topics.get(topic as usize);
+        let known = known.filter(|known| !known.is_removed);
         let (Some(at), Some(known)) = (state.name((topic, number)), known) else {
             continue;
         };
@@ -129,7 +130,7 @@ fn aside(disk: &dyn Disk, dir: &Path, state: &LogState) -> Result<Vec<String>, L
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LogProblem {
     /// Records that were acknowledged cannot be read.
-    #[error("{at}: offsets {from} up to {to} are damaged{}", in_file(.place))]
+    #[error("{at}: damaged: {}{}", offsets_in_words(*.from, *.to), in_file(.place))]
     Records {
         /// The partition.
         at: TopicPartition,
@@ -144,7 +145,7 @@ pub enum LogProblem {
     #[error("journal: {0}")]
     UnknownLoss(UnknownLoss),
     /// Records that cannot be read and are counted as lost.
-    #[error("{at}: offsets {from} up to {to} were lost to damage and are posted as lost")]
+    #[error("{at}: lost to damage, and posted so: {}", offsets_in_words(*.from, *.to))]
     Posted {
         /// The partition.
         at: TopicPartition,
@@ -187,7 +188,7 @@ pub enum LogProblem {
         file: String,
     },
     /// Books and records differ.
-    #[error("{component}: books and records differ by {events} events")]
+    #[error("{component}: books and records differ by {events} event{}", if *.events == 1 { "" } else { "s" })]
     Books {
         /// The topic, or the group on it.
         component: String,

@@ -4,10 +4,12 @@
 //! the place that it names. Files that neither speaks of are left-overs.
 //!
 //! ```text
-//! "TGMAN\x05\0\0", u32 CRC32C of what follows
+//! "TGMAN\x06\0\0", u32 CRC32C of what follows
 //! cluster; u64 secret; u64 sequence, u32 CRC of the last group; u64 journal file, u64 place in it
-//! topics: name, configuration, books, partitions: {start, end, damaged ranges, segments}
-//! groups: name, topics: {number, starts, committed offsets, postings, what was gone before}
+//! topics: name, configuration, books, books of groups that were forgotten, whether it was removed, partitions:
+//!     {start, end, damaged ranges, segments}
+//! groups: name, topics: {number, starts, committed offsets, postings, what was gone before, offsets that they
+//!     were moved past}
 //! damage: parts of the journal that were lost: file, place, sequences, at least how many events, why
 //! lost commits: commits of groups before which others were lost, and how many events they passed unposted
 //! ```
@@ -19,6 +21,7 @@
 use std::path::Path;
 
 use tidegate_core::Topic;
+use tidegate_core::books::Books;
 use tidegate_core::env::Disk;
 
 use super::change::{
@@ -36,13 +39,15 @@ use crate::error::LogError;
 
 /// The first bytes of a manifest, by version: the last one is written. The first one has no copy
 /// and does not tell what was lost, the second one has no secret. Versions 2 and 3 keep what was lost in
-/// another way. Before version 5 no chunk named its partition.
-const MAGICS: [[u8; 8]; 5] = [
+/// another way. Before version 5 no chunk named its partition. Before version 6 none named its topic, and
+/// neither topics that were removed nor groups that were forgotten left anything.
+const MAGICS: [[u8; 8]; 6] = [
     *b"TGMAN\x01\0\0",
     *b"TGMAN\x02\0\0",
     *b"TGMAN\x03\0\0",
     *b"TGMAN\x04\0\0",
     *b"TGMAN\x05\0\0",
+    *b"TGMAN\x06\0\0",
 ];
 const VERSION: usize = MAGICS.len();
 /// More than any manifest has.
@@ -184,7 +189,7 @@ fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Result<One, Unusa
 
 fn decode(bytes: Vec<u8>) -> Result<One, &'static str> {
     let version = MAGICS.iter().position(|magic| bytes.starts_with(magic));
-    let version = version.ok_or("it is not a manifest of version 1 to 5")? + 1;
+    let version = version.ok_or("it is not a manifest of version 1 to 6")? + 1;
     let mut decoder = Decoder(bytes.get(MAGICS[0].len()..).unwrap_or_default());
     if decoder.u32() != Some(crc32c::crc32c(decoder.0)) {
         return Err("its checksum does not match");
@@ -250,6 +255,8 @@ fn put_state(out: &mut Vec<u8>, state: &LogState) {
         put_text(out, topic.name.as_str());
         put_topic_config(out, &topic.config);
         put_books(out, &topic.books);
+        put_books(out, &topic.forgotten);
+        out.push(u8::from(topic.is_removed));
         let partitions = topic.partitions.iter();
         partitions.for_each(|partition| put_partition(out, partition));
     });
@@ -299,6 +306,15 @@ fn put_progress(out: &mut Vec<u8>, progress: &GroupProgress) {
     });
     put_books(out, &progress.posted);
     put_books(out, &progress.before);
+    put_list(
+        out,
+        progress.skipped.iter(),
+        |out, (partition, from, to)| {
+            put_u32(out, *partition);
+            put_i64(out, *from);
+            put_i64(out, *to);
+        },
+    );
 }
 
 fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<LogState> {
@@ -324,20 +340,29 @@ fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<LogState> {
             decoder.flag()?;
         }
         let books = decoder.books()?;
+        let (forgotten, is_removed) = match version {
+            6.. => (decoder.books()?, decoder.flag()?),
+            _ => (Books::default(), false),
+        };
         let partitions: Option<Vec<_>> = (0..config.partitions)
             .map(|_| read_partition(decoder))
             .collect();
-        state.numbers.insert(name.clone(), number);
+        if !is_removed {
+            state.numbers.insert(name.clone(), number);
+        }
         state.topics.push(TopicState {
             name,
             config,
             books,
+            forgotten,
+            is_removed,
             partitions: partitions?,
         });
     }
     state.groups = decoder.list(1, |decoder| {
         let group = read_group(decoder)?;
-        let progress = |decoder: &mut Decoder<'_>| Some((decoder.u32()?, read_progress(decoder)?));
+        let progress =
+            |decoder: &mut Decoder<'_>| Some((decoder.u32()?, read_progress(decoder, version)?));
         Some((group, decoder.list(1, progress)?))
     })?;
     let lengths = state.all().flat_map(|(_, partition)| &partition.segments);
@@ -361,7 +386,7 @@ fn read_partition(decoder: &mut Decoder<'_>) -> Option<PartitionState> {
     })
 }
 
-fn read_progress(decoder: &mut Decoder<'_>) -> Option<GroupProgress> {
+fn read_progress(decoder: &mut Decoder<'_>, version: usize) -> Option<GroupProgress> {
     let partitions: Vec<_> = decoder.list(9, |decoder| {
         Some((decoder.i64()?, decoder.option(read_committed)?))
     })?;
@@ -371,5 +396,11 @@ fn read_progress(decoder: &mut Decoder<'_>) -> Option<GroupProgress> {
         committed,
         posted: decoder.books()?,
         before: decoder.books()?,
+        skipped: match version {
+            6.. => decoder.list(20, |decoder| {
+                Some((decoder.u32()?, decoder.i64()?, decoder.i64()?))
+            })?,
+            _ => Vec::new(),
+        },
     })
 }

@@ -365,7 +365,7 @@ impl Leftovers<'_> {
         let topics = entries
             .iter()
             .filter_map(|entry| files::topic_of(&entry.name));
-        for topic in topics.filter(|topic| state.topic(topic).is_none()) {
+        for topic in topics.filter(|topic| state.known_topic(topic).is_none()) {
             let dir = files::topic_dir(self.dir, &topic);
             for entry in self.disk.list(&dir).doing("list", &dir)? {
                 if is_segment(&entry.name) {

@@ -8,7 +8,7 @@ use tidegate_core::{Offset, Topic};
 
 use super::catalog::Catalog;
 use super::change::{self, PartitionKey, put_offset};
-use super::chunk::{self, Head, TARGET, count_id, put_record};
+use super::chunk::{self, ChunkOwner, Head, TARGET, count_id, put_record};
 use super::codec::length;
 use super::config::EmbeddedConfig;
 use super::group;
@@ -267,7 +267,7 @@ impl<'a> Encoder<'a> {
                 span: u64::from(self.count),
                 base_ms: self.base_ms,
                 max_ms: self.max_ms,
-                partition: Some(self.batch.at.1),
+                owner: ChunkOwner::new(&self.batch.name, self.batch.at.1),
                 tallies: self.tallies,
             },
             foreign: self.foreign,

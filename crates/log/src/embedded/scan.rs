@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
-use super::chunk::{Chunk, FIXED, Head};
+use super::chunk::{Chunk, ChunkOwner, FIXED, Head};
 use super::files::{self, Doing};
 use super::secret::LogSecret;
 use super::segment::{
-    IndexEntry, MAGIC, Segment, SegmentIndex, index_file, parse_name, read_index_file,
+    IndexEntry, MAGIC, Segment, SegmentIndex, index_file, owner_of, read_index_file,
 };
 use crate::error::LogError;
 
@@ -35,7 +35,7 @@ pub(super) struct Scan {
     window_at: u64,
     secret: LogSecret,
     /// The partition that the name of the file tells: a chunk of another one is none of this segment.
-    partition: Option<u32>,
+    owner: ChunkOwner,
     /// The offsets that the next chunks can have: what is not among them is no chunk of this segment, but
     /// lies within a record.
     offsets: (i64, i64),
@@ -109,7 +109,7 @@ impl Scan {
             window: Bytes::new(),
             window_at: at,
             secret,
-            partition: partition_of(path),
+            owner: owner_of(path).unwrap_or_default(),
             offsets,
         }
     }
@@ -194,7 +194,7 @@ impl Scan {
     }
 
     fn is_own(&self, head: &Head) -> bool {
-        self.partition.is_none_or(|partition| head.is_of(partition))
+        head.owner.agrees(self.owner)
     }
 
     fn chunk(&mut self, at: u64) -> Result<ChunkRead, LogError> {
@@ -284,12 +284,6 @@ impl Iterator for Scan {
     fn next(&mut self) -> Option<Self::Item> {
         (self.at < self.len).then(|| self.next_item())
     }
-}
-
-/// The partition of a segment, as the name of its file tells.
-fn partition_of(path: &Path) -> Option<u32> {
-    let name = path.file_name()?.to_str()?;
-    parse_name(name).map(|(partition, ..)| partition)
 }
 
 enum ChunkRead {

@@ -1,11 +1,13 @@
 //! A segment: a file of chunks of one partition, and where in it to look.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use tidegate_core::books::Tally;
 
-use super::chunk::Head;
+use super::chunk::{ChunkOwner, Head};
 use super::codec::{Decoder, put_i64, put_list, put_tally, put_u32, put_u64};
+use super::files;
 use super::tally::add_all;
 
 /// The first bytes of a segment file: its kind and version.
@@ -131,6 +133,23 @@ pub(super) fn parse_name(name: &str) -> Option<(u32, i64, u32)> {
     let base = parts.next()?.parse().ok()?;
     let generation = parts.next()?.parse().ok()?;
     Some((partition, base, generation))
+}
+
+/// The partition of a segment, as its directory and its name tell; of one that was put aside, the name that
+/// it had before.
+pub(super) fn owner_of(path: &Path) -> Option<ChunkOwner> {
+    let name = |path: &Path| path.file_name()?.to_str().map(str::to_owned);
+    let topic = files::topic_of(&name(path.parent()?)?)?;
+    let (partition, ..) = parse_name(name_before_aside(&name(path)?))?;
+    Some(ChunkOwner::new(&topic, partition))
+}
+
+/// The name that a segment had before a start put it aside.
+pub(super) fn name_before_aside(name: &str) -> &str {
+    let kept = name
+        .strip_prefix("aside-")
+        .and_then(|name| name.rsplit_once('-'));
+    kept.map_or(name, |(name, _)| name)
 }
 
 /// Where the chunk with an offset begins in a segment, or lies a little further on.
@@ -273,7 +292,7 @@ mod tests {
             span: 10,
             base_ms: ms,
             max_ms: ms,
-            partition: Some(0),
+            owner: ChunkOwner::default(),
             tallies: vec![(1, Tally::default())],
         }
     }

@@ -81,10 +81,19 @@ pub(super) struct TopicState {
     pub(super) config: TopicConfig,
     /// All its records as queued, and what was removed.
     pub(super) books: Books,
+    /// The books of the groups that were forgotten, together.
+    pub(super) forgotten: Books,
+    /// Whether it was removed: it takes nothing, and nobody finds it by its name until it is made again.
+    pub(super) is_removed: bool,
     pub(super) partitions: Vec<PartitionState>,
 }
 
 impl TopicState {
+    /// Whether it was removed before anything was in it: nobody needs to know of it any more.
+    pub(super) fn is_traceless(&self) -> bool {
+        self.is_removed && self.books.account().accepted == 0
+    }
+
     /// The offsets that were lost with the journal and that no repair has posted yet.
     pub(super) fn holes(&self) -> impl Iterator<Item = Hole> {
         let removed = self.books.removed_tallies(&Place::Queued);
@@ -154,6 +163,15 @@ impl LogState {
     pub(super) fn topic(&self, name: &Topic) -> Option<(u32, &TopicState)> {
         let number = *self.numbers.get(name)?;
         Some((number, self.topics.get(number as usize)?))
+    }
+
+    /// The same, also of a topic that was removed.
+    pub(super) fn known_topic(&self, name: &Topic) -> Option<(u32, &TopicState)> {
+        self.topic(name).or_else(|| {
+            let mut removed = self.topics.iter().zip(0..);
+            let found = removed.find(|(topic, _)| topic.is_removed && topic.name == *name);
+            found.map(|(topic, number)| (number, topic))
+        })
     }
 
     /// The numbers of a partition, if it is there.
@@ -292,8 +310,26 @@ impl LogState {
                 let progress = self.progress(group, at.0)?;
                 progress.skip(at.1 as usize, next, &before);
             }
-            LogChange::Forget { group } => {
+            LogChange::Forget { group, left } => {
+                for (topic, postings) in left {
+                    self.close_books(&group, topic, &postings);
+                }
                 self.groups.remove(&group);
+            }
+            LogChange::Seek {
+                group,
+                at,
+                next,
+                posted,
+                regained,
+            } => {
+                let progress = self.progress(group, at.0)?;
+                progress.seek(at.1 as usize, next, &posted, &regained)?;
+            }
+            LogChange::RemoveTopic { topic } => {
+                let removed = self.topics.get_mut(topic as usize)?;
+                removed.is_removed = true;
+                self.numbers.remove(&removed.name);
             }
             LogChange::Start { at, start, removed } => {
                 self.post(at.0, &removed)?;
@@ -317,10 +353,13 @@ impl LogState {
         Some(())
     }
 
-    /// Makes a topic, or sets it up anew. The change was found to [fit](State::validate).
+    /// Makes a topic, or sets it up anew. One that was removed goes on. The change was found to
+    /// [fit](State::validate).
     fn set_topic(&mut self, number: u32, name: Topic, config: TopicConfig) {
         if let Some(topic) = self.topics.get_mut(number as usize) {
             topic.config = config;
+            topic.is_removed = false;
+            self.numbers.insert(name, number);
             return;
         }
         self.numbers.insert(name.clone(), number);
@@ -330,6 +369,8 @@ impl LogState {
             partitions: partitions.collect(),
             config,
             books: Books::default(),
+            forgotten: Books::default(),
+            is_removed: false,
         });
     }
 
@@ -432,6 +473,7 @@ impl LogState {
     pub(super) fn fold(&mut self, now_ms: u64) {
         for topic in &mut self.topics {
             topic.books.fold(now_ms);
+            topic.forgotten.fold(now_ms);
         }
         for progress in self.groups.values_mut().flat_map(BTreeMap::values_mut) {
             progress.posted.fold(now_ms);
@@ -461,6 +503,8 @@ impl LogState {
             name: topic.name.clone(),
             config: topic.config.clone(),
             books: topic.books.clone(),
+            forgotten: topic.forgotten.clone(),
+            is_removed: topic.is_removed,
             partitions: topic.partitions.iter().map(without_records).collect(),
         });
         Self {

@@ -5,10 +5,12 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::books::Books;
 use tidegate_core::env::{Env, Task};
 use tidegate_core::{GroupName, Offset, Topic};
 use tokio::sync::{mpsc, oneshot};
 
+use super::administration;
 use super::audit::{DirectoryAudit, TopicAudit};
 use super::config::EmbeddedConfig;
 use super::context::{EmbeddedContext, LogStatus, RefusalReason};
@@ -24,6 +26,7 @@ use super::threads::{
 };
 use super::topic_books::{TopicBooks, group_snapshot, topic_books};
 use super::writer::JournalWriter;
+use crate::admin::{AdminMode, GroupSeek, PartitionSeek, RemovedGroup, RemovedTopic, TopicRemoval};
 use crate::error::LogError;
 use crate::group_snapshot::GroupSnapshot;
 use crate::local::{RecordStorage, Write};
@@ -189,13 +192,23 @@ impl EmbeddedStorage {
     /// # Errors
     /// As [`Log::create_topic`](crate::Log::create_topic); the topics before the refused one are made.
     pub async fn create_topics(&self, topics: &[(Topic, TopicConfig)]) -> Result<(), LogError> {
+        // One that was removed is in the checkpoint as such.
+        let is_removed = {
+            let state = self.context.state();
+            let mut names = topics.iter().map(|(topic, _)| topic);
+            names.any(|topic| {
+                state
+                    .known_topic(topic)
+                    .is_some_and(|(_, found)| found.is_removed)
+            })
+        };
         for (topic, config) in topics {
             let (topic, config) = (topic.clone(), config.clone());
             self.call_writer(move |writer| writer.create_topic(&topic, config))
                 .await?;
         }
         let mut names = topics.iter().map(|(topic, _)| topic);
-        match names.all(|topic| self.context.is_in_checkpoint(topic)) {
+        match !is_removed && names.all(|topic| self.context.is_in_checkpoint(topic)) {
             true => Ok(()),
             false => self.maintain(MaintenanceTask::Checkpoint).await,
         }
@@ -225,6 +238,49 @@ impl EmbeddedStorage {
     #[must_use]
     pub fn books(&self) -> Vec<TopicBooks> {
         topic_books(&self.context.state())
+    }
+
+    /// The books of the groups that were forgotten, by topic.
+    #[must_use]
+    pub fn forgotten(&self) -> Vec<(Topic, Books)> {
+        administration::forgotten(&self.context.state())
+    }
+
+    /// Moves a group that has no members, see [`LogAdmin::seek_group`](crate::LogAdmin::seek_group).
+    ///
+    /// # Errors
+    /// As [`LogAdmin::seek_group`](crate::LogAdmin::seek_group).
+    pub async fn seek_group(&self, seek: GroupSeek) -> Result<Vec<PartitionSeek>, LogError> {
+        self.call_writer(move |writer| writer.seek(&seek)).await
+    }
+
+    /// Forgets a group that has no members, see [`LogAdmin::remove_group`](crate::LogAdmin::remove_group).
+    ///
+    /// # Errors
+    /// As [`LogAdmin::remove_group`](crate::LogAdmin::remove_group).
+    pub async fn remove_group(
+        &self,
+        group: &GroupName,
+        mode: AdminMode,
+    ) -> Result<RemovedGroup, LogError> {
+        let group = group.clone();
+        self.call_writer(move |writer| writer.forget(&group, mode))
+            .await
+    }
+
+    /// Removes a topic, see [`LogAdmin::remove_topic`](crate::LogAdmin::remove_topic). Its files are gone when it
+    /// returns, unless somebody reads them just then.
+    ///
+    /// # Errors
+    /// As [`LogAdmin::remove_topic`](crate::LogAdmin::remove_topic).
+    pub async fn remove_topic(&self, removal: TopicRemoval) -> Result<RemovedTopic, LogError> {
+        let mode = removal.mode;
+        let removed = self.call_writer(move |writer| writer.remove_topic(&removal));
+        let removed = removed.await?;
+        if mode == AdminMode::Apply {
+            self.maintain(MaintenanceTask::Tidy).await?;
+        }
+        Ok(removed)
     }
 
     /// The loss with the journal that is in no books, until `log repair` takes note of it.
@@ -541,8 +597,12 @@ impl RecordStorage for EmbeddedStorage {
     }
 
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
-        let group = group.clone();
-        Box::pin(self.call_writer(move |writer| writer.forget(group)))
+        Box::pin(async move {
+            match self.remove_group(group, AdminMode::Apply).await {
+                Ok(_) | Err(LogError::UnknownGroup { .. }) => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
     }
 }
 

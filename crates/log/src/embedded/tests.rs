@@ -1,5 +1,6 @@
 //! The engine stepped by hand, on a simulated disk.
 
+mod administration;
 mod asides;
 mod crashes;
 mod damage;

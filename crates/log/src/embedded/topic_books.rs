@@ -25,7 +25,8 @@ pub struct TopicBooks {
 /// The books of every topic and of every group on it.
 pub(super) fn topic_books(state: &LogState) -> Vec<TopicBooks> {
     let mut all = Vec::new();
-    for (topic, number) in state.topics.iter().zip(0..) {
+    let topics = state.topics.iter().zip(0..);
+    for (topic, number) in topics.filter(|(topic, _)| !topic.is_traceless()) {
         all.push(TopicBooks {
             topic: topic.name.clone(),
             group: None,

@@ -206,14 +206,18 @@ impl JournalWriter {
     ) -> Result<(), LogError> {
         let number = {
             let state = self.context.state();
-            match state.topic(name) {
-                Some((_, topic)) if topic.config == config => return Ok(()),
+            match state.known_topic(name) {
+                Some((_, topic)) if topic.config == config && !topic.is_removed => return Ok(()),
                 Some((_, topic)) if topic.config.partitions != config.partitions => {
                     let (has, asked) = (topic.config.partitions, config.partitions);
-                    return Err(LogError::TopicConfig {
-                        topic: name.clone(),
-                        why: format!("it has {has} partitions and cannot have {asked}"),
-                    });
+                    let why = match topic.is_removed {
+                        true => format!(
+                            "it was removed, and its offsets go on: it has {has} partitions again, not {asked}"
+                        ),
+                        false => format!("it has {has} partitions and cannot have {asked}"),
+                    };
+                    let topic = name.clone();
+                    return Err(LogError::TopicConfig { topic, why });
                 }
                 Some((number, _)) => number,
                 None => u32::try_from(state.topics.len()).unwrap_or(u32::MAX),
@@ -237,15 +241,6 @@ impl JournalWriter {
         match is_there {
             true => Ok(()),
             false => self.change(&[LogChange::Register { group, topics }]),
-        }
-    }
-
-    /// Forgets a group, if it is there.
-    pub(super) fn forget(&mut self, group: GroupName) -> Result<(), LogError> {
-        let is_there = self.context.state().groups.contains_key(&group);
-        match is_there {
-            true => self.change(&[LogChange::Forget { group }]),
-            false => Ok(()),
         }
     }
 
@@ -290,6 +285,8 @@ impl JournalWriter {
                 | LogChange::Register { .. }
                 | LogChange::Skip { .. }
                 | LogChange::EndOffsets { .. }
+                | LogChange::Seek { .. }
+                | LogChange::RemoveTopic { .. }
                 | LogChange::Forget { .. } => true,
             }
         };
@@ -333,6 +330,7 @@ impl JournalWriter {
     fn admit(&self, pending: &PendingWrite, next: &Next) -> Result<(), LogError> {
         self.context.check_running()?;
         commit_order::check(&pending.tickets)?;
+        self.check_topics(pending)?;
         self.context.check_recovery_saved()?;
         let config = &self.context.config;
         if let Some(why) = self.context.status().why(RefusalReason::Full)
@@ -351,6 +349,19 @@ impl JournalWriter {
             return Err(LogError::Full { used, limit });
         }
         Ok(())
+    }
+
+    /// Refuses records for a topic that was removed since they were encoded.
+    fn check_topics(&self, pending: &PendingWrite) -> Result<(), LogError> {
+        let state = self.context.state();
+        let topics = pending.chunks.iter();
+        let mut topics = topics.filter_map(|chunk| state.topics.get(chunk.at.0 as usize));
+        match topics.find(|topic| topic.is_removed) {
+            Some(topic) => Err(LogError::UnknownTopic {
+                topic: topic.name.clone(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Writes the groups in one piece, syncs once, and applies them.

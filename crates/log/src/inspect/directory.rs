@@ -6,7 +6,7 @@ use tidegate_core::books::{AcceptedEvents, Audited, ComponentAccount};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Topic};
 
-use super::{NAME, OpenLog, OwnedGroup, accepted, account, audited, owned};
+use super::{NAME, OpenLog, OwnedGroup, accepted, account, audited, forgotten_account, owned};
 use crate::embedded::{self, EmbeddedConfig, ScannedPartition};
 use crate::error::LogError;
 
@@ -97,9 +97,12 @@ impl Component for LogDirectory {
 
     fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
         Box::pin(async {
-            let counted = self.count().await?.topics.into_iter();
-            Ok(counted
-                .map(|found| account(&found.topic, found.group.as_ref(), &found.books))
+            let counted = self.count().await?;
+            let topics = counted.topics.iter();
+            let kept =
+                topics.map(|found| account(&found.topic, found.group.as_ref(), &found.books));
+            Ok(kept
+                .chain(counted.forgotten.iter().map(forgotten_account))
                 .collect())
         })
     }

@@ -61,7 +61,7 @@ impl GroupBooks {
         }
     }
 
-    /// How many records the group has settled, ever. It never falls.
+    /// How many records the group has settled, ever. It falls only when an operator moves the group back.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.earlier.saturating_add(self.count)
@@ -79,6 +79,25 @@ impl GroupBooks {
             earlier: self.settled(),
             places: self.places,
             ..Self::begin(next)
+        }
+    }
+
+    /// The books of a group that an operator moved back to an offset, where it reads so many records again. The
+    /// postings that say from which places they come are still to be added.
+    #[must_use]
+    pub(super) fn taken_back(self, to: Offset, records: Tally) -> Self {
+        let count = records.count.unsigned_abs();
+        if to >= self.base {
+            return Self {
+                count: self.count.saturating_sub(count),
+                id_sum: self.id_sum.wrapping_sub(records.id_sum),
+                ..self
+            };
+        }
+        Self {
+            earlier: self.settled().saturating_sub(count),
+            places: self.places,
+            ..Self::begin(to)
         }
     }
 

@@ -52,7 +52,8 @@ impl OffsetFetchers {
         committed(&consumer, query, partitions)
     }
 
-    fn offset_fetcher(
+    /// The client that asks for a group.
+    pub(super) fn offset_fetcher(
         &self,
         group: &GroupName,
     ) -> Result<Arc<BaseConsumer<KafkaClientContext>>, LogError> {

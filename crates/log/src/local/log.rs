@@ -346,24 +346,65 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
     }
 
     async fn forget(&self, group: &GroupName) -> Result<(), LogError> {
-        let _registering = self.inner.registry.lock().await;
-        self.inner.check_open()?;
-        if let Ok(members) = self.inner.state().members(group)
-            && members.group.members().next().is_some()
-        {
-            return Err(LogError::Refused {
-                doing: "to forget a group",
-                why: format!("`{group}` has members"),
-            });
-        }
-        // A commit of a member that left must not come after the forgetting.
-        let partitions = match self.inner.state().members(group) {
-            Ok(members) => members.group.partitions(),
-            Err(_) => Vec::new(),
+        let unjoined = self.unjoined(|name, _| name == group).await;
+        let _unjoined = match unjoined {
+            Err(LogError::InUse { why, .. }) => {
+                return Err(LogError::Refused {
+                    doing: "to forget a group",
+                    why: format!("`{group}`: {why}"),
+                });
+            }
+            unjoined => unjoined?,
         };
-        self.inner.wait_for_commits(group, &partitions).await?;
         self.inner.storage.forget_group(group).await
     }
+
+    /// How many members a group has.
+    pub(crate) fn member_count(&self, group: &GroupName) -> usize {
+        let mut state = self.inner.state();
+        let members = state.members(group);
+        members.map_or(0, |members| members.group.members().count())
+    }
+
+    /// Makes sure that no group that is meant has members, and that none joins while the answer is held. A group
+    /// is meant by its name and the topics that its members read. Commits of members that have left are waited
+    /// for.
+    ///
+    /// # Errors
+    /// [`LogError::InUse`] names the first group that has members.
+    pub(crate) async fn unjoined(
+        &self,
+        is_meant: impl Fn(&GroupName, &[TopicPartition]) -> bool,
+    ) -> Result<UnjoinedGroups<'_>, LogError> {
+        let registering = self.inner.registry.lock().await;
+        self.inner.check_open()?;
+        let mut meant = Vec::new();
+        for (name, members) in &self.inner.state().groups {
+            let partitions = members.group.partitions();
+            if !is_meant(name, &partitions) {
+                continue;
+            }
+            if members.group.members().next().is_some() {
+                return Err(LogError::InUse {
+                    what: format!("group `{name}`"),
+                    why: "it has members".to_owned(),
+                });
+            }
+            meant.push((name.clone(), partitions));
+        }
+        // A commit of a member that left must not come after the change.
+        for (name, partitions) in &meant {
+            self.inner.wait_for_commits(name, partitions).await?;
+        }
+        Ok(UnjoinedGroups {
+            _registering: registering,
+        })
+    }
+}
+
+/// Groups that have no members, and get none while this is held.
+pub(crate) struct UnjoinedGroups<'a> {
+    _registering: tokio::sync::MutexGuard<'a, ()>,
 }
 
 impl<S> Clone for LocalLog<S> {

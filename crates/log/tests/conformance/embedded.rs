@@ -12,7 +12,7 @@ use tidegate_core::books::Books;
 use tidegate_core::env::{Clock, Disk, Env, Spawn};
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::conformance::{Account, Promises, Stage, Times, Written};
-use tidegate_log::{EmbeddedConfig, EmbeddedLog, Log, LogFuture};
+use tidegate_log::{EmbeddedConfig, EmbeddedLog, Log, LogAdmin, LogFuture, OpenLog};
 use tidegate_sim::{SimDisk, Survivors};
 
 use crate::lossy::Losses;
@@ -73,6 +73,12 @@ fn open(env: &Env, config: &EmbeddedConfig, disk: Option<SimDisk>, losses: &Loss
 impl Stage for Embedded {
     fn log(&self) -> Arc<dyn Log> {
         Arc::new(self.life.lock().unwrap().log.clone())
+    }
+
+    fn admin(&self) -> Option<Arc<dyn LogAdmin>> {
+        let log = self.life.lock().unwrap().log.clone();
+        let owned = Vec::new();
+        Some(Arc::new(OpenLog::Embedded { log, owned }))
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -182,6 +188,7 @@ pub(crate) mod simulated {
     }
 
     tidegate_log::log_conformance!(run);
+    tidegate_log::log_admin_conformance!(run);
 }
 
 pub(crate) mod directory {
@@ -209,4 +216,5 @@ pub(crate) mod directory {
     }
 
     tidegate_log::log_conformance!(run);
+    tidegate_log::log_admin_conformance!(run);
 }

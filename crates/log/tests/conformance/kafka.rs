@@ -11,8 +11,9 @@ use tidegate_core::env::system::system_entropy;
 use tidegate_core::env::{Clock, Entropy, Env, Spawn};
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::conformance::{Account, Promises, Stage, Times, Written};
+use tidegate_log::inspect::LogScope;
 use tidegate_log::kafka::{KafkaConfig, KafkaLog, recount_group};
-use tidegate_log::{Log, LogFuture};
+use tidegate_log::{Log, LogAdmin, LogFuture, OpenLog};
 
 use crate::proxy::{END_TXN, Loss, OFFSET_COMMIT, PRODUCE, Proxy};
 
@@ -83,6 +84,12 @@ fn variable(name: &str) -> String {
 impl Stage for Kafka {
     fn log(&self) -> Arc<dyn Log> {
         Arc::new(self.log.lock().unwrap().clone())
+    }
+
+    fn admin(&self) -> Option<Arc<dyn LogAdmin>> {
+        let log = self.log.lock().unwrap().clone();
+        let scope = LogScope::default();
+        Some(Arc::new(OpenLog::Kafka { log, scope }))
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -179,6 +186,7 @@ pub(crate) mod needs_kafka {
     }
 
     tidegate_log::log_conformance!(run, #[ignore = "needs Kafka"]);
+    tidegate_log::log_admin_conformance!(run, #[ignore = "needs Kafka"]);
 }
 
 /// A part of the rules once more, by the door that real clusters have: what each client of ours does

@@ -12,6 +12,7 @@
 mod full;
 mod retention;
 mod room;
+mod small_room;
 
 use std::path::Path;
 

@@ -12,64 +12,26 @@ use tidegate_log::{
 };
 use tidegate_sim::scaled;
 
+use crate::small_room::{room, run_in_small_room};
 use crate::{append, number, open, topic};
 
 const MIB: u64 = 1024 * 1024;
-/// Names the small file system to the process that works on it.
-const ROOM: &str = "TIDEGATE_TEST_ROOM";
+/// Its size in MiB.
+const SIZE: u32 = 24;
 
 #[test]
 fn a_full_file_system_loses_nothing_that_was_acknowledged() {
-    run_in_small_room("room::child_process_entry::on_a_small_file_system");
+    run_in_small_room("room::child_process_entry::on_a_small_file_system", SIZE);
 }
 
 #[test]
 fn retention_makes_room_on_a_full_file_system() {
-    run_in_small_room("room::child_process_entry::with_short_retention");
+    run_in_small_room("room::child_process_entry::with_short_retention", SIZE);
 }
 
 #[test]
 fn a_group_that_catches_up_makes_room_on_a_full_file_system() {
-    run_in_small_room("room::child_process_entry::with_a_late_group");
-}
-
-/// Runs a test below in a process that has a small file system of its own to itself.
-#[expect(
-    clippy::print_stdout,
-    reason = "whoever reads the output of a test learns that it was skipped"
-)]
-fn run_in_small_room(test: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let script = format!(
-        "mount -t tmpfs -o size=24m tidegate {0} || exit 77; exec {1} --exact {test} \
-         --ignored --nocapture",
-        dir.path().display(),
-        std::env::current_exe().unwrap().display(),
-    );
-    let run = |program: &str, arguments: &[&str]| {
-        let mut command = Command::new(program);
-        command.args(arguments).args(["sh", "-c", &script]);
-        command.env(ROOM, dir.path()).output()
-    };
-    // A mount of our own needs no rights where the system lets users have name spaces.
-    let tried = [&["--mount"][..], &["--mount", "--map-root-user"][..]]
-        .map(|arguments| run("unshare", arguments));
-    let ran = tried.into_iter().flatten().find(|output| {
-        let is_refused = !output.status.success() && output.stdout.is_empty();
-        !is_refused && output.status.code() != Some(77)
-    });
-    let Some(output) = ran else {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "no small file system could be mounted"
-        );
-        println!("skipped: this user may not mount a file system");
-        return;
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}\n{errors}");
-    assert!(text.contains("1 passed"), "{text}\n{errors}");
+    run_in_small_room("room::child_process_entry::with_a_late_group", SIZE);
 }
 
 /// The program that the tests above run in a process of its own.
@@ -96,11 +58,11 @@ mod child_process_entry {
 }
 
 fn in_room(work: impl AsyncFnOnce(&Path)) {
-    let Ok(room) = std::env::var(ROOM) else {
+    let Some(room) = room() else {
         return;
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(work(Path::new(&room)));
+    runtime.block_on(work(&room));
 }
 
 fn config(room: &Path) -> EmbeddedConfig {

@@ -197,7 +197,9 @@ impl OutboxTables {
             .map(|cursor| (cursor.lease.bucket, cursor.after))
             .collect();
         let up_to = claim.up_to.unwrap_or(i64::MAX);
+        let most = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
         let mut waiting: BTreeSet<&str> = BTreeSet::new();
+        let mut taken: BTreeMap<u32, usize> = BTreeMap::new();
         for row in self.rows.values() {
             let key = row.aggregate_id.as_str();
             let bucket = self.bucket_of(key);
@@ -213,8 +215,10 @@ impl OutboxTables {
                 waiting.insert(key);
             }
             let is_wanted = row.id > *after && row.id <= up_to && !waiting.contains(key);
-            if is_wanted && claimed.rows.len() < usize::try_from(claim.limit).unwrap_or(usize::MAX)
-            {
+            let taken = taken.entry(bucket).or_default();
+            let is_room = claimed.rows.len() < most(claim.limit) && *taken < most(claim.per_bucket);
+            if is_wanted && is_room {
+                *taken += 1;
                 claimed.rows.push(ClaimedRow {
                     id: row.id,
                     bucket,
@@ -230,8 +234,8 @@ impl OutboxTables {
                 });
             }
         }
-        let limit = usize::try_from(claim.limit).unwrap_or(usize::MAX);
-        claimed.has_more = claimed.rows.len() >= limit;
+        let is_cut = |taken: &usize| *taken >= most(claim.per_bucket);
+        claimed.has_more = claimed.rows.len() >= most(claim.limit) || taken.values().any(is_cut);
         if !claimed.rows.is_empty() {
             let ids = claimed.rows.iter().map(|row| row.id).collect();
             let lane = (claim.worker.clone(), claim.lane);

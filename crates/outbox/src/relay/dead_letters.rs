@@ -1,12 +1,13 @@
 //! Writing dead letters, and making the topic that they go to.
 
-use tidegate_core::{Topic, error_chain};
+use tidegate_core::Topic;
 use tidegate_log::{Log, LogError, TopicConfig};
 
 use super::RelayParts;
 use super::publish::{Blame, blame};
 use crate::OutboxOptions;
 use crate::dead_letter::{GiveUp, LetterContent, dead_letter_of, dlq_of};
+use crate::error::with_code;
 use crate::port::ClaimedRow;
 use crate::record::topic_of;
 
@@ -48,7 +49,7 @@ pub(super) async fn write_dead_letter(
                 match make_dlq(log, &dlq, meant.as_ref()).await {
                     Ok(()) => is_made = true,
                     Err(error) if is_refusal(&error) => {
-                        return DeadLetterOutcome::Refused(error_chain(&error));
+                        return DeadLetterOutcome::Refused(with_code(&error.code(), &error));
                     }
                     Err(error) => return DeadLetterOutcome::LogAway(error),
                 }
@@ -60,7 +61,7 @@ pub(super) async fn write_dead_letter(
                 content = LetterContent::KeyOnly;
             }
             (Blame::Record | Blame::Topic(_), _) => {
-                return DeadLetterOutcome::Refused(error_chain(&error));
+                return DeadLetterOutcome::Refused(with_code(&error.code(), &error));
             }
             (Blame::Log, _) => return DeadLetterOutcome::LogAway(error),
         }
@@ -97,7 +98,9 @@ pub(super) async fn make_known_dlq(parts: &RelayParts) -> bool {
             true
         }
         Err(error) => {
-            parts.shared.topic_failed(&dlq, error_chain(&error));
+            parts
+                .shared
+                .topic_failed(&dlq, with_code(&error.code(), &error));
             false
         }
     }

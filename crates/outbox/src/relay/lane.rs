@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::Backoff;
 use tidegate_core::env::{Clock, Entropy, Env};
-use tidegate_core::{Backoff, error_chain};
 use tidegate_log::LogError;
 
 use super::dead_letters::{DeadLetterOutcome, write_dead_letter};
 use super::publish::{Publication, publish};
 use super::state::LoopPulse;
 use super::{BatchCounts, RelayParts};
+use crate::OutboxError;
 use crate::dead_letter::{GiveUp, dlq_of};
 use crate::decide::{PublishFacts, PublishOutcome, RowFate, decide};
+use crate::error::with_code;
 use crate::port::{
     BatchSettlement, BucketCursor, BucketLease, ClaimedRow, ClaimedRows, RowClaim, Settled,
     SettledRow, SettledTo,
@@ -23,7 +25,8 @@ use crate::port::{
 const RESCAN: Duration = Duration::from_secs(1);
 /// A publish that takes longer than this is shown: the log is probably away.
 const LATE: Duration = Duration::from_secs(5);
-const NO_ANSWER: &str = "the log has had records for more than 5 s and does not answer";
+const NO_ANSWER: &str =
+    "log.unavailable: the log has had records for more than 5 s and does not answer";
 /// The longest error that is kept.
 const ERROR_LIMIT: usize = 500;
 
@@ -34,6 +37,8 @@ pub(super) struct RelayLane {
     entropy: Box<dyn Entropy>,
     pulse: LoopPulse,
     cursor: LaneCursor,
+    /// The most rows of a bucket that the next claim reads.
+    per_bucket: u32,
     /// Failures of the store or the log in a row.
     failures: u32,
 }
@@ -57,6 +62,7 @@ impl RelayLane {
         Self {
             number,
             pulse: LoopPulse::new(&parts.shared, format!("lane-{number}")),
+            per_bucket: parts.outbox.options().batch_size,
             parts,
             clock: Arc::clone(&env.clock),
             entropy: env.entropy.fork("waits"),
@@ -96,13 +102,14 @@ impl RelayLane {
         let began = self.clock.elapsed();
         let claim = self.next_claim(&leases, began);
         let is_whole = claim.up_to.is_none();
+        let limit = claim.limit;
         let claimed = match self
             .pulse
             .waiting(self.parts.outbox.store().claim(claim))
             .await
         {
             Ok(claimed) => claimed,
-            Err(error) => return self.store_failed(error_chain(&error)),
+            Err(error) => return self.store_failed(&error),
         };
         if !claimed.is_held {
             // The renewal finds out which of them are lost.
@@ -123,6 +130,7 @@ impl RelayLane {
             return Next::Wait(Duration::ZERO);
         }
         self.cursor.advance(&claimed);
+        self.per_bucket = next_per_bucket(self.per_bucket, limit, leases.len(), &claimed);
         self.work(leases, claimed.rows).await
     }
 
@@ -148,6 +156,7 @@ impl RelayLane {
             buckets: buckets.collect(),
             up_to: self.cursor.up_to,
             limit: options.batch_size,
+            per_bucket: self.per_bucket,
         }
     }
 
@@ -161,7 +170,8 @@ impl RelayLane {
             tracing::warn!(row = row.id, event = %row.event_id, trace_id, "the broker refused a row and took a later one of its key");
         }
         self.parts.metrics.overtaken(published.overtaken.len());
-        let mut away = published.away.as_ref().map(|error| error_chain(error));
+        let away = published.away.as_ref();
+        let mut away = away.map(|error| with_code(&error.code(), error));
         let mut settled = Vec::with_capacity(rows.len());
         let mut counts = BatchCounts::default();
         for (row, outcome) in rows.iter().zip(&published.outcomes) {
@@ -306,7 +316,7 @@ impl RelayLane {
                     error: shortened(format!("{error}; and no dead letter: {refusal}")),
                 })
             }
-            DeadLetterOutcome::LogAway(error) => Err(error_chain(&error)),
+            DeadLetterOutcome::LogAway(error) => Err(with_code(&error.code(), &error)),
         }
     }
 
@@ -347,7 +357,7 @@ impl RelayLane {
                 }
                 Err(error) => {
                     has_failed = true;
-                    self.parts.shared.store_failed(error_chain(&error));
+                    self.parts.shared.store_failed(&error);
                     if !self.parts.shared.is_valid() {
                         tracing::warn!(
                             "a batch was published and could not be settled; it will be published again"
@@ -384,8 +394,8 @@ impl RelayLane {
         Next::Wait(pause)
     }
 
-    fn store_failed(&mut self, why: String) -> Next {
-        self.parts.shared.store_failed(why);
+    fn store_failed(&mut self, error: &OutboxError) -> Next {
+        self.parts.shared.store_failed(error);
         self.pause()
     }
 
@@ -418,9 +428,62 @@ impl LaneCursor {
     }
 }
 
+/// The most rows of a bucket that the next claim reads: about its share while all buckets have rows, and more while
+/// only a few have.
+fn next_per_bucket(present: u32, limit: u32, buckets: usize, claimed: &ClaimedRows) -> u32 {
+    let buckets = u32::try_from(buckets).unwrap_or(u32::MAX).max(1);
+    let share = limit.div_ceil(buckets);
+    let is_full = u32::try_from(claimed.rows.len()).is_ok_and(|rows| rows >= limit);
+    match (is_full, claimed.has_more) {
+        (true, _) => (present / 2).max(share),
+        (false, true) => present.saturating_mul(2).min(limit),
+        (false, false) => present,
+    }
+}
+
 fn shortened(text: String) -> String {
     match text.char_indices().nth(ERROR_LIMIT) {
         Some((end, _)) => text[..end].to_owned(),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_reads_the_share_of_each_bucket_or_all_of_a_busy_one() {
+        let row = ClaimedRow {
+            id: 1,
+            bucket: 0,
+            event_id: tidegate_core::EventId::from_u128(1),
+            aggregate_id: String::new(),
+            aggregate_type: None,
+            type_name: String::new(),
+            topic: None,
+            payload: None,
+            headers: None,
+            attempts: 0,
+            created_ms: 0,
+        };
+        let claimed = |rows, has_more| ClaimedRows {
+            rows: vec![row.clone(); rows],
+            has_more,
+            ..ClaimedRows::default()
+        };
+        let (limit, buckets) = (500, 16);
+        let mut present = limit;
+        for expect in [250, 125, 62, 32, 32] {
+            present = next_per_bucket(present, limit, buckets, &claimed(500, true));
+            assert_eq!(present, expect);
+        }
+        present = next_per_bucket(present, limit, buckets, &claimed(3, false));
+        assert_eq!(present, 32, "nothing is to be learned from a few rows");
+        for expect in [64, 128, 256, 500, 500] {
+            present = next_per_bucket(present, limit, buckets, &claimed(40, true));
+            assert_eq!(present, expect);
+        }
+        assert_eq!(next_per_bucket(1, 1, buckets, &claimed(1, true)), 1);
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::Shutdown;
 use tidegate_core::env::{Clock, Env};
-use tidegate_core::{Shutdown, error_chain};
 
 use super::RelayParts;
 use super::dead_letters::make_known_dlq;
@@ -62,7 +62,7 @@ impl LeaseRenewal {
         let leases = match store.renew(worker, &held, span).await {
             Ok(leases) => leases,
             Err(error) => {
-                shared.store_failed(error_chain(&error));
+                shared.store_failed(&error);
                 return;
             }
         };
@@ -84,7 +84,7 @@ impl LeaseRenewal {
             .await
         {
             Ok(taken) => shared.add(&taken),
-            Err(error) => shared.store_failed(error_chain(&error)),
+            Err(error) => shared.store_failed(&error),
         }
     }
 }

@@ -8,6 +8,7 @@ use tidegate_log::{Append, Log, LogError};
 use super::state::RelayShared;
 use crate::OutboxOptions;
 use crate::decide::PublishOutcome;
+use crate::error::with_code;
 use crate::port::ClaimedRow;
 use crate::record::append_of;
 
@@ -51,6 +52,9 @@ pub(super) fn blame(error: &LogError) -> Blame {
             _ => Blame::Log,
         },
         LogError::TopicConfig { .. }
+        | LogError::UnknownGroup { .. }
+        | LogError::Unread { .. }
+        | LogError::InUse { .. }
         | LogError::MetadataTooLong { .. }
         | LogError::MetadataNotAscii { .. }
         | LogError::Full { .. }
@@ -135,7 +139,7 @@ pub(super) async fn publish(
                     has_refused = true;
                     match blame(&error) {
                         Blame::Topic(topic) => {
-                            shared.topic_failed(&topic, error_chain(&error));
+                            shared.topic_failed(&topic, with_code(&error.code(), &error));
                             batch.fail(vec![index], &error);
                         }
                         Blame::Record if is_single => batch.fail(vec![index], &error),
@@ -146,7 +150,7 @@ pub(super) async fn publish(
             }
             Err(error) => match blame(&error) {
                 Blame::Topic(topic) => {
-                    shared.topic_failed(&topic, error_chain(&error));
+                    shared.topic_failed(&topic, with_code(&error.code(), &error));
                     let (gone, rest) = list.into_iter().partition(|i| batch.is_for(*i, &topic));
                     batch.fail(gone, &error);
                     stack.push(rest);

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_core::env::Clock;
-use tidegate_core::{Mutex, Topic};
+use tidegate_core::{Code, Mutex, Topic};
 
 use super::{BatchCounts, LANES};
+use crate::OutboxError;
+use crate::error::with_code;
 use crate::port::BucketLease;
 
 /// A loop that neither waits for somebody nor begins anew for this long stands still.
@@ -61,7 +63,7 @@ struct SharedState {
     /// Until when the leases hold for sure, by our own clock.
     valid_until: Duration,
     relays: u32,
-    store_trouble: Option<String>,
+    store_trouble: Option<(Code, String)>,
     /// Why the log takes nothing, by lane.
     log_troubles: [Option<String>; LANES as usize],
     /// Why topics took nothing, and when they last did so.
@@ -104,7 +106,7 @@ impl RelayShared {
         RelayStatus {
             buckets: state.buckets.len(),
             relays: state.relays,
-            store_trouble: state.store_trouble.clone(),
+            store_trouble: state.store_trouble.as_ref().map(|(_, why)| why.clone()),
             log_trouble: state.log_troubles.iter().flatten().next().cloned(),
             topic_troubles: troubles
                 .map(|(topic, (_, why))| (topic.clone(), why.clone()))
@@ -216,12 +218,15 @@ impl RelayShared {
         free
     }
 
-    pub(super) fn store_failed(&self, why: String) {
+    /// The database did not do it. Told once for each kind of failure, and not for each call.
+    pub(super) fn store_failed(&self, error: &OutboxError) {
+        let (code, why) = (error.code(), with_code(&error.code(), error));
         let mut state = self.state.lock();
-        if state.store_trouble.as_ref() != Some(&why) {
+        let known = state.store_trouble.as_ref().map(|(code, _)| code);
+        if known != Some(&code) {
             tracing::warn!(%why, "the database does not answer; rows wait");
         }
-        state.store_trouble = Some(why);
+        state.store_trouble = Some((code, why));
     }
 
     /// The log takes nothing of a lane. Told once for each reason, and not for each lane and try.

@@ -29,10 +29,11 @@ CREATE TABLE {table} (
     aggregate_type text,
     aggregate_id text NOT NULL CHECK (octet_length(aggregate_id) <= 1024),
     type text NOT NULL CHECK (octet_length(type) BETWEEN 1 AND 255),
-    topic text CHECK (octet_length(topic) BETWEEN 1 AND 249),
     payload text,
     headers jsonb CHECK (jsonb_typeof(headers) = 'object'),
     created_at timestamptz NOT NULL DEFAULT now(),
+    -- Behind the payload, as all that a relay writes: the WAL of a change begins at the first column that is another.
+    topic text CHECK (octet_length(topic) BETWEEN 1 AND 249),
     sent boolean NOT NULL DEFAULT false,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'SENT', 'DEAD')),
     attempts integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),
@@ -80,9 +81,12 @@ FROM {table} e LEFT JOIN (
 
 -- The next rows of some buckets, each behind its cursor: by number, and without keys that wait. The limit per
 -- bucket keeps it from reading far more than it takes. The planner must not sort what the index has in order:
--- it believes a range between two parameters to be small, however many rows wait.
+-- it believes a range between two parameters to be small, however many rows wait. The time is taken once: a wait that
+-- ended between two rows of a key would let the second go first.
 CREATE FUNCTION {table}_claimable(p_buckets bigint[], p_after bigint[], p_up_to bigint, p_each bigint, p_limit bigint)
 RETURNS SETOF {table} LANGUAGE plpgsql STABLE SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
 BEGIN
     RETURN QUERY SELECT r.* FROM unnest(p_buckets, p_after) a(bucket, after) CROSS JOIN LATERAL (
         SELECT e.* FROM {table} e
@@ -91,7 +95,7 @@ BEGIN
             SELECT 1 FROM {table} w
             WHERE w.status = 'PENDING' AND w.next_attempt_at IS NOT NULL
               AND w.aggregate_id = e.aggregate_id AND w.id <= e.id
-              AND (w.next_attempt_at > clock_timestamp() OR w.id <= a.after))
+              AND (w.next_attempt_at > v_now OR w.id <= a.after))
         ORDER BY e.id LIMIT p_each) r
     ORDER BY r.id LIMIT p_limit;
 END $$;

@@ -115,9 +115,6 @@ const CLEAN: &str = "DELETE FROM {table} WHERE id IN (
         LIMIT $2::int8 FOR UPDATE SKIP LOCKED)
     RETURNING event_id, status, attempts";
 
-/// So many rows of a bucket are read at least, if the claim takes as many.
-const FEW: i64 = 10;
-
 impl OutboxDatabase for Postgres {
     fn now_ms(&self) -> Option<i64> {
         None
@@ -240,12 +237,7 @@ impl OutboxConnection for PgConnection {
             let of = |read: fn(&crate::port::BucketCursor) -> i64| {
                 claim.buckets.iter().map(read).collect::<Vec<i64>>()
             };
-            let limit = i64::from(claim.limit);
-            let buckets = i64::try_from(claim.buckets.len())
-                .unwrap_or(i64::MAX)
-                .max(1);
-            // Twice its share, so that a busy bucket is not held to the pace of an idle one.
-            let per_bucket = (limit * 2 / buckets).max(FEW).min(limit);
+            let (limit, per_bucket) = (i64::from(claim.limit), i64::from(claim.per_bucket));
             let rows = sqlx::query(text.claim.sql())
                 .bind(of(|one| i64::from(one.lease.bucket)))
                 .bind(of(|one| one.lease.token))

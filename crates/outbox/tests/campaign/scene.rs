@@ -9,7 +9,7 @@ use tidegate_core::env::Env;
 use tidegate_log::Log;
 use tidegate_log::kafka::{KafkaConfig, KafkaLog};
 use tidegate_outbox::{NewOutboxEvent, Outbox};
-use tidegate_store::{Store, StoreOptions, sqlx};
+use tidegate_store::{Store, StoreError, StoreOptions, sqlx};
 
 use crate::KEYS;
 
@@ -58,14 +58,19 @@ pub(crate) async fn until_there<T, E: std::fmt::Display>(
 }
 
 pub(crate) async fn run_sql(store: &Store, sql: String) {
+    try_to_run(store, &sql).await.unwrap();
+}
+
+pub(crate) async fn try_to_run(store: &Store, sql: &str) -> Result<(), StoreError> {
     let Store::Postgres(postgres) = store else {
         panic!("it is PostgreSQL");
     };
+    let sql = sqlx::AssertSqlSafe(sql.to_owned());
     let call = postgres.run("prepare a test", move |connection| {
-        let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
+        let sql = sqlx::raw_sql(sql);
         Box::pin(async move { sql.execute(connection).await.map(drop) })
     });
-    call.await.unwrap();
+    call.await
 }
 
 pub(crate) struct RelayProcess(pub(crate) Child);

@@ -1,4 +1,5 @@
-//! The four cases of PostgreSQL: what is open elsewhere neither stops a relay nor changes an order.
+//! The four cases of PostgreSQL: what is open elsewhere neither stops a relay nor changes an order. And a claim that
+//! takes its time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::env::Env;
 use tidegate_log::{Append, Log, LogFuture};
-use tidegate_outbox::{EventOrder, Outbox, OutboxOptions};
+use tidegate_outbox::conformance::{LONG_LEASE, OutboxWorld, events};
+use tidegate_outbox::{EventOrder, Outbox, OutboxOptions, migrate};
 use tidegate_sim::is_long;
 use tidegate_store::sqlx::AssertSqlSafe;
 use tidegate_store::{Store, StoreOptions, StoreTx, sqlx};
@@ -59,6 +61,52 @@ async fn publishes_beside(backend: &Backend, held: &Store) {
     let expect: Vec<u64> = (0..number).collect();
     assert_eq!((&seen["a"], &seen["b"], repeated), (&expect, &expect, 0));
     audit(&outbox, &backend.log).await;
+}
+
+mod needs_postgres {
+    use super::*;
+    use crate::stores::{drop_schema, postgres, run, runtime};
+
+    /// Between two rows of a key are so many others that the claim reads them for longer than the first still waits.
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn o04_a_row_whose_wait_ends_during_a_claim_is_not_overtaken() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let options = OutboxOptions {
+                buckets: 1,
+                ..OutboxOptions::default()
+            };
+            migrate(&store, &options).await.unwrap();
+            let outbox = Outbox::open(&store, options, &Env::system()).await.unwrap();
+            let first = outbox.insert(&[event("k", 1)]).await.unwrap()[0];
+            run(
+                &store,
+                "INSERT INTO outbox_event (aggregate_id, type, attempts, next_attempt_at)
+                 SELECT 'other-' || n, 'T', 1, now() + interval '1 hour' FROM generate_series(1, 20000) n",
+            )
+            .await;
+            let second = outbox.insert(&[event("k", 2)]).await.unwrap()[0];
+            run(&store, "ANALYZE outbox_event").await;
+            let world = OutboxWorld::new(Arc::clone(outbox.store()));
+            let relay = world.relay("one", LONG_LEASE).await;
+            for _ in 0..3 {
+                let wait = format!(
+                    "UPDATE outbox_event SET next_attempt_at = clock_timestamp() + interval '100 milliseconds'
+                     WHERE event_id = '{first}'"
+                );
+                run(&store, &wait).await;
+                let claimed = loop {
+                    let claimed = world.claim(&relay, 10).await;
+                    if !claimed.rows.is_empty() {
+                        break claimed;
+                    }
+                };
+                assert_eq!(events(&claimed), [first, second]);
+            }
+            drop_schema(&store, &schema).await;
+        });
+    }
 }
 
 mod needs_kafka {
@@ -172,7 +220,7 @@ mod needs_kafka {
                 table: table.clone(),
                 ..backend.options()
             };
-            let outbox = backend.outbox(options).await;
+            let outbox = backend.outbox(options.clone()).await;
             let events: Vec<_> = (0..400)
                 .map(|n| event(&format!("k{}", n % 40), n / 40))
                 .collect();
@@ -182,7 +230,10 @@ mod needs_kafka {
                 beneath: Arc::clone(&backend.log),
                 weather: Arc::clone(&held),
             });
-            let relay = RunningRelay::start(&outbox, &log);
+            let env = Env::system();
+            let own = Store::open(&backend.reach, &env).await.unwrap();
+            let its_outbox = Outbox::open(&own, options, &env).await.unwrap();
+            let relay = RunningRelay::start(&its_outbox, &log);
             // Each of its lanes has a batch on its way.
             until("all lanes publish", async || {
                 held.waiting.load(Ordering::SeqCst) == 4
@@ -206,6 +257,8 @@ mod needs_kafka {
             until_drained(&outbox).await;
             let report = relay.stop().await;
             assert_eq!((report.sent, report.fenced), (400, 0));
+            // The server counts what a session did when it ends, or seconds later.
+            own.close().await.unwrap();
             let batches = i64::try_from(report.batches).unwrap();
             let calls = async |text: &str| {
                 let sql = format!(

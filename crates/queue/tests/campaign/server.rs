@@ -29,9 +29,14 @@ pub(crate) struct Server {
 impl Server {
     /// Makes a cluster and starts a server on it.
     pub(crate) fn start() -> Self {
+        Self::start_below(&std::env::temp_dir())
+    }
+
+    /// The same in this directory, which the user of the server may enter.
+    pub(crate) fn start_below(parent: &Path) -> Self {
         let port = free_port();
         let name = format!("tidegate-campaign-{}-{port}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
+        let directory = parent.join(name);
         // The server's user enters it; what is inside belongs to that user alone.
         DirBuilder::new().mode(0o711).create(&directory).unwrap();
         let data = directory.join("data");

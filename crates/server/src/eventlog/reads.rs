@@ -19,7 +19,8 @@ use super::posts::json_text;
 use super::problem::EventLogProblem;
 use super::schema::{
     AccountSummarySchema, BatchEventsSchema, BatchSummarySchema, CorrelationEventsSchema,
-    DashboardStatsSchema, EventPageSchema, FoundEventsSchema, TraceEventsSchema, TracePageSchema,
+    CursorSchema, DashboardStatsSchema, EventPageSchema, EventStatusSchema, FoundEventsSchema,
+    MomentSchema, StatusListSchema, TraceEventsSchema, TracePageSchema,
 };
 use crate::parameters::{PathParameters, QueryParameters};
 
@@ -32,12 +33,16 @@ type Answer<T> = Result<Json<T>, EventLogProblem>;
 #[into_params(parameter_in = Query)]
 pub(super) struct BatchParams {
     /// The number of the page, from 1.
+    #[param(minimum = 1, maximum = 1_000_000)]
     page: Option<u32>,
     /// Events of a page, at most 100.
+    #[param(minimum = 1, maximum = 100)]
     page_size: Option<u32>,
     /// The `nextAfter` of the page before, instead of `page`.
+    #[param(value_type = Option<CursorSchema>, inline)]
     after: Option<String>,
     /// Only events with this status.
+    #[param(value_type = Option<EventStatusSchema>, inline)]
     event_status: Option<String>,
 }
 
@@ -79,20 +84,26 @@ pub(super) async fn batch_summary(
 #[into_params(parameter_in = Query)]
 pub(super) struct AccountParams {
     /// The first moment: a time with an offset, or a day.
+    #[param(value_type = Option<MomentSchema>, inline)]
     start_date: Option<String>,
     /// The last moment.
+    #[param(value_type = Option<MomentSchema>, inline)]
     end_date: Option<String>,
     /// Only events of this process.
     process_name: Option<String>,
     /// Only events with this status.
+    #[param(value_type = Option<EventStatusSchema>, inline)]
     event_status: Option<String>,
     /// Also the events of correlations that are linked to the account.
     include_linked: Option<bool>,
     /// The number of the page, from 1.
+    #[param(minimum = 1, maximum = 1_000_000)]
     page: Option<u32>,
     /// Events of a page, at most 100.
+    #[param(minimum = 1, maximum = 100)]
     page_size: Option<u32>,
     /// The `nextAfter` of the page before, instead of `page`.
+    #[param(value_type = Option<CursorSchema>, inline)]
     after: Option<String>,
 }
 
@@ -140,10 +151,13 @@ pub(super) async fn account_summary(
 #[into_params(parameter_in = Query)]
 pub(super) struct LongPageParams {
     /// The number of the page, from 1.
+    #[param(minimum = 1, maximum = 1_000_000)]
     page: Option<u32>,
     /// Events of a page, at most 500.
+    #[param(minimum = 1, maximum = 500)]
     page_size: Option<u32>,
     /// The `nextAfter` of the page before, instead of `page`.
+    #[param(value_type = Option<CursorSchema>, inline)]
     after: Option<String>,
 }
 
@@ -191,16 +205,22 @@ pub(super) struct LookupBody {
     /// Of this process.
     process_name: Option<String>,
     /// With this status.
+    #[schema(value_type = Option<EventStatusSchema>)]
     event_status: Option<String>,
     /// The first moment; with `endDate` or not at all.
+    #[schema(value_type = Option<MomentSchema>)]
     start_date: Option<String>,
     /// The last moment, at most 30 days later.
+    #[schema(value_type = Option<MomentSchema>)]
     end_date: Option<String>,
     /// The number of the page, from 1.
+    #[schema(minimum = 1, maximum = 1_000_000)]
     page: Option<u32>,
     /// Events of a page, at most 100.
+    #[schema(minimum = 1, maximum = 100)]
     page_size: Option<u32>,
     /// The `nextAfter` of the page before, instead of `page`.
+    #[schema(value_type = Option<CursorSchema>)]
     after: Option<String>,
 }
 
@@ -236,14 +256,19 @@ pub(super) struct TextBody {
     /// Of this process.
     process_name: Option<String>,
     /// The first moment; with `endDate` or not at all.
+    #[schema(value_type = Option<MomentSchema>)]
     start_date: Option<String>,
     /// The last moment, at most 30 days later.
+    #[schema(value_type = Option<MomentSchema>)]
     end_date: Option<String>,
     /// The number of the page, from 1.
+    #[schema(minimum = 1, maximum = 1_000_000)]
     page: Option<u32>,
     /// Events of a page, at most 50.
+    #[schema(minimum = 1, maximum = 50)]
     page_size: Option<u32>,
     /// The `nextAfter` of the page before, instead of `page`.
+    #[schema(value_type = Option<CursorSchema>)]
     after: Option<String>,
 }
 
@@ -296,12 +321,15 @@ pub(super) async fn search(
 #[into_params(parameter_in = Query)]
 pub(super) struct TraceParams {
     /// With an event from this moment on.
+    #[param(value_type = Option<MomentSchema>, inline)]
     start_date: Option<String>,
     /// With an event up to this moment.
+    #[param(value_type = Option<MomentSchema>, inline)]
     end_date: Option<String>,
     /// With an event of this process.
     process_name: Option<String>,
     /// With one of these as their latest status, separated by commas.
+    #[param(value_type = Option<StatusListSchema>, inline)]
     event_status: Option<String>,
     /// With an event of this account.
     account_id: Option<String>,
@@ -312,10 +340,13 @@ pub(super) struct TraceParams {
     /// With failed events, or without.
     has_errors: Option<bool>,
     /// The number of the page, from 1.
+    #[param(minimum = 1, maximum = 1_000_000)]
     page: Option<u32>,
     /// Traces of a page, at most 100.
+    #[param(minimum = 1, maximum = 100)]
     page_size: Option<u32>,
     /// The `nextAfter` of the page before, instead of `page`.
+    #[param(value_type = Option<CursorSchema>, inline)]
     after: Option<String>,
 }
 
@@ -348,8 +379,10 @@ pub(super) async fn traces(
 #[into_params(parameter_in = Query)]
 pub(super) struct StatsParams {
     /// From this moment on.
+    #[param(value_type = Option<MomentSchema>, inline)]
     start_date: Option<String>,
     /// Up to this moment.
+    #[param(value_type = Option<MomentSchema>, inline)]
     end_date: Option<String>,
 }
 

@@ -99,6 +99,23 @@ pub(super) enum EventStatusSchema {
     Warning,
 }
 
+/// Statuses, separated by commas.
+#[derive(ToSchema)]
+#[schema(as = EventStatusList, example = "FAILURE,WARNING",
+    pattern = "^(SUCCESS|FAILURE|IN_PROGRESS|SKIPPED|WARNING)(,(SUCCESS|FAILURE|IN_PROGRESS|SKIPPED|WARNING))*$")]
+pub(super) struct StatusListSchema(String);
+
+/// A time with an offset, or a day in UTC.
+#[derive(ToSchema)]
+#[schema(as = Moment, example = "2026-06-01T10:15:30Z",
+    pattern = "^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2}))?$")]
+pub(super) struct MomentSchema(String);
+
+/// The place behind which a page begins: the `nextAfter` of the page before.
+#[derive(ToSchema)]
+#[schema(as = PageCursor, example = "1780308930123000.5", pattern = "^-?[0-9]{1,19}(\\.-?[0-9]{1,19}){0,2}$")]
+pub(super) struct CursorSchema(String);
+
 /// Many events.
 #[derive(ToSchema)]
 #[schema(as = EventBatch, rename_all = "camelCase", example = json!({

@@ -215,7 +215,7 @@ pub(super) async fn read_records(
     Ok(Json(answer))
 }
 
-fn named(topic: String) -> Result<Topic, ApiProblem> {
+pub(super) fn named(topic: String) -> Result<Topic, ApiProblem> {
     Topic::new(topic).map_err(|error| ApiProblem::new(ProblemCode::BadRequest, error.to_string()))
 }
 
@@ -233,8 +233,11 @@ impl std::convert::From<LogError> for ApiProblem {
             LogError::Damaged { .. } => ProblemCode::LogDamaged,
             LogError::Full { .. } => ProblemCode::LogFull,
             LogError::OutcomeUnknown { .. } => ProblemCode::LogOutcomeUnknown,
-            LogError::TopicConfig { .. }
-            | LogError::MetadataTooLong { .. }
+            LogError::UnknownGroup { .. } => ProblemCode::LogUnknownGroup,
+            LogError::TopicConfig { .. } => ProblemCode::LogTopicConfig,
+            LogError::Unread { .. } => ProblemCode::LogUnread,
+            LogError::InUse { .. } => ProblemCode::LogInUse,
+            LogError::MetadataTooLong { .. }
             | LogError::MetadataNotAscii { .. }
             | LogError::Overloaded { .. }
             | LogError::Fenced { .. }

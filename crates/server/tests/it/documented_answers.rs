@@ -205,3 +205,24 @@ async fn a_store_that_is_away_is_in_the_document_of_all_that_asks_it() {
         assert_eq!(is_there, !asks_nobody, "{method} {path}");
     }
 }
+
+#[tokio::test]
+async fn the_page_sizes_of_the_document_are_those_that_are_taken() {
+    let mut asked = Asked::of(start(config(), EventLogOptions::default()).await).await;
+    let mut listings = 0;
+    for operation in asked.operations() {
+        let (_, template, documented) = &operation;
+        let mut parameters = documented["parameters"].as_array().into_iter().flatten();
+        let Some(page_size) = parameters.find(|one| one["name"] == "pageSize") else {
+            continue;
+        };
+        let path = filled(template, "a");
+        let most = page_size["schema"]["maximum"].as_u64().unwrap();
+        for (size, status) in [(0, 400), (1, 200), (most, 200), (most + 1, 400)] {
+            let path = format!("{path}?pageSize={size}");
+            assert_eq!(asked.ask(&operation, &path, "", "").await, status, "{path}");
+        }
+        listings += 1;
+    }
+    assert_eq!(listings, 5);
+}

@@ -9,5 +9,6 @@ mod conformance;
 mod dashboard;
 mod desk;
 mod lines;
+mod program;
 
 use desk::Desk;

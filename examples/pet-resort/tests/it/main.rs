@@ -1,9 +1,11 @@
-//! The twelve scenarios, against a real port, with a stub of the Event Log API.
+//! The service from outside: the twelve scenarios with a real Event Log API, the rest with a stub of it.
 
 #![expect(
     clippy::unwrap_used,
     reason = "tests say what they expect by unwrapping it"
 )]
+
+mod event_log;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -27,7 +29,8 @@ static RECORDER: LazyLock<PrometheusHandle> = LazyLock::new(|| {
 });
 
 struct House {
-    stub: StubApi,
+    /// The address of its Event Log API.
+    event_log: String,
     logger: RunningLogger,
     client: Client,
     url: String,
@@ -36,20 +39,15 @@ struct House {
 }
 
 impl House {
-    async fn open() -> Self {
-        let (stub, spill, env) = (
-            StubApi::start().unwrap(),
-            tempfile::tempdir().unwrap(),
-            Env::system(),
-        );
+    async fn with(event_log: String) -> Self {
+        let (spill, env) = (tempfile::tempdir().unwrap(), Env::system());
         let config = LoggerConfig::builder()
             .spillover_path(spill.path())
             .defaults(Defaults::new("pet-resort-api", "PET_RESORT", "PET_RESORT"))
             .build()
             .unwrap();
-        let api = HttpApi::builder(stub.url())
-            .build(env.clock.clone())
-            .unwrap();
+        let api = HttpApi::builder(event_log.as_str());
+        let api = api.build(env.clock.clone()).unwrap();
         let logger = RunningLogger::start(config, Arc::new(api), None).unwrap();
         let sink = Arc::new(Logger::clone(&logger));
         let template = ProcessTemplate::new(sink, env.clock.clone(), env.entropy.fork("processes"));
@@ -64,7 +62,7 @@ impl House {
         let app = router(Arc::new(resort)).merge(probes.clone().router());
         tokio::spawn(serve(listener, app, std::future::pending()));
         Self {
-            stub,
+            event_log,
             logger,
             client: Client::new(),
             url,
@@ -111,18 +109,21 @@ impl House {
         .await
     }
 
-    /// Everything logged so far, once it has arrived.
+    /// Everything logged so far of a business case, once it has arrived.
     async fn events(&self, correlation: &str) -> Vec<Value> {
         assert!(self.logger.flush(LIMIT).await);
-        let stored = self
-            .stub
-            .ids()
-            .into_iter()
-            .filter_map(|id| self.stub.stored(id));
-        stored
-            .map(|json| serde_json::from_slice::<Value>(&json).unwrap())
-            .filter(|event| event["correlationId"] == correlation)
-            .collect()
+        let url = format!("{}/v1/events/correlation/{correlation}", self.event_log);
+        let page: Value = self
+            .client
+            .get(url)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
+        assert_eq!(page["hasMore"], false, "{page}");
+        page["events"].as_array().unwrap().clone()
     }
 }
 
@@ -135,9 +136,9 @@ fn distinct<'a>(events: &'a [Value], field: &str) -> BTreeSet<&'a str> {
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn p16_the_twelve_scenarios_give_the_listed_status_codes() {
-    let house = House::open().await;
+/// The twelve scenarios, with an Event Log API at this address.
+async fn the_twelve_scenarios_give_the_listed_status_codes(event_log: String) {
+    let house = House::with(event_log).await;
     // 1: book and check in.
     let id = house.book(&[], 201).await;
     house.desk(&id, "check-in", &[], 200).await;
@@ -258,11 +259,23 @@ async fn p16_the_twelve_scenarios_give_the_listed_status_codes() {
         (account.delivered, account.lost.total()),
         (account.accepted, 0)
     );
+    let stats = format!("{}/v1/dashboard/stats", house.event_log);
+    let stats: Value = house
+        .client
+        .get(stats)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(stats["totalEvents"], account.accepted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_request_is_refused_with_its_problem() {
-    let house = House::open().await;
+    let stub = StubApi::start().unwrap();
+    let house = House::with(stub.url()).await;
     let dates = |from: &str, until: &str| json!({"petId": "PET-001", "checkInDate": from, "checkOutDate": until});
     let id = house.book(&[], 201).await;
     house.desk(&id, "check-in", &[], 200).await;
@@ -289,7 +302,8 @@ async fn an_invalid_request_is_refused_with_its_problem() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_is_counted_and_explained() {
     let recorder = &*RECORDER;
-    let house = House::open().await;
+    let stub = StubApi::start().unwrap();
+    let house = House::with(stub.url()).await;
     let id = house.book(&[], 201).await;
     house.desk(&id, "check-in", &[], 200).await;
     let order = json!({"petId": "PET-001", "bookingId": id, "item": "steak", "quantity": 2});
@@ -311,13 +325,13 @@ async fn every_metric_is_counted_and_explained() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn guests_come_in_while_the_event_log_is_down() {
-    let house = House::open().await;
-    house.stub.down();
+    let stub = StubApi::start().unwrap();
+    let house = House::with(stub.url()).await;
+    stub.down();
     for _ in 0..15 {
         house.book(&[], 201).await;
     }
-    let House { stub, logger, .. } = house;
-    let report = logger.shutdown();
+    let report = house.logger.shutdown();
     assert_eq!(
         (report.account.spilled, report.account.lost.total()),
         (75, 0)
@@ -327,7 +341,8 @@ async fn guests_come_in_while_the_event_log_is_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_probes_say_alive_and_ready_until_the_service_stops() {
-    let house = House::open().await;
+    let stub = StubApi::start().unwrap();
+    let house = House::with(stub.url()).await;
     let status = |path: &'static str| {
         let request = house.client.get(format!("{}{path}", house.url));
         async move { request.send().await.unwrap().status().as_u16() }

@@ -12,6 +12,7 @@ use crate::args::{OutageArgs, Output};
 use crate::demo::{OutageFrame, OutagePlan, OutageSample, OutageStory};
 use crate::report::{ErrorReport, Exit, is_drawable, print, say};
 use crate::signals::Signals;
+use crate::table;
 
 /// One step of the traffic each, from none to the most.
 const STEPS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -105,7 +106,7 @@ fn line(frame: &OutageFrame<'_>) -> String {
         sample.delivered,
         sample.in_memory,
         sample.on_disk,
-        bytes(sample.spill_bytes),
+        table::size(sample.spill_bytes),
         sample.replayed,
         sample.lost
     )
@@ -153,7 +154,7 @@ fn picture(frame: &OutageFrame<'_>, width: usize) -> Vec<String> {
             i64::try_from(sample.queue_depth).unwrap_or(i64::MAX),
             String::new(),
         ),
-        row("on disk", sample.on_disk, bytes(sample.spill_bytes)),
+        row("on disk", sample.on_disk, table::size(sample.spill_bytes)),
         row(
             "replayed",
             i64::try_from(sample.replayed).unwrap_or(i64::MAX),
@@ -174,14 +175,6 @@ fn spark(numbers: &[i64]) -> String {
         usize::try_from(step).ok().and_then(|step| STEPS.get(step))
     };
     numbers.iter().filter_map(step).collect()
-}
-
-fn bytes(count: u64) -> String {
-    match count {
-        0..1_024 => format!("{count} B"),
-        1_024..1_048_576 => format!("{:.1} KiB", count as f64 / 1_024.0),
-        1_048_576.. => format!("{:.1} MiB", count as f64 / 1_048_576.0),
-    }
 }
 
 /// The file of the chart. It is made before the demo, so that a wrong path does not cost a minute, and is
@@ -307,14 +300,11 @@ mod tests {
     }
 
     #[test]
-    fn columns_and_bytes_are_readable() {
+    fn columns_are_readable() {
         assert_eq!(spark(&[0, 1, 50, 100]), " ▁▄█");
         assert_eq!(
             (spark(&[]), spark(&[0, 0])),
             (String::new(), "  ".to_owned())
         );
-        assert_eq!(bytes(1_023), "1023 B");
-        assert_eq!(bytes(34_918), "34.1 KiB");
-        assert_eq!(bytes(3 * 1_048_576), "3.0 MiB");
     }
 }

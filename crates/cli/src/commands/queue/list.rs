@@ -93,8 +93,9 @@ fn stats_text(stats: &QueueStats) -> String {
     }
     let [minute, hour, older] = stats.ages;
     format!(
-        "{}\noldest {:.1} s; born in the last minute {minute}, the last hour {hour}, before {older}",
+        "{}\nthe oldest is {:.1} s old; younger than a minute: {minute}, than an hour: {}, older: {older}",
         table::grid(&["events", "count"], rows),
         stats.oldest_age_seconds,
+        minute + hour,
     )
 }

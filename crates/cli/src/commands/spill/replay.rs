@@ -1,6 +1,5 @@
 //! `tidegate spill replay`: a logger that logs nothing and sends what its directory holds.
 
-use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +15,10 @@ use tokio::sync::oneshot;
 
 use super::{look, must_be_there, unreadable};
 use crate::args::{Output, ReplayArgs};
+use crate::confirm::confirm;
+use crate::progress::{ProgressLine, ProgressUnit};
 use crate::report::{ErrorReport, Exit, is_drawable, print_ledger, say};
+use crate::table;
 
 /// Failed requests in a row after which the API is down.
 const FAILURES: i64 = 3;
@@ -40,8 +42,8 @@ pub(crate) async fn replay(arguments: &ReplayArgs, output: Output) -> Result<Exi
     let waiting = look(dir)?.waiting();
     let env = Env::system();
     let api = Arc::new(Watched::new(http(arguments, &env)?));
-    if waiting > 0 && !arguments.yes {
-        confirm(arguments, waiting)?;
+    if waiting > 0 {
+        confirmed(arguments, waiting)?;
     }
     let clock = Arc::clone(&env.clock);
     let config = LoggerConfig::builder()
@@ -74,14 +76,18 @@ pub(crate) async fn replay(arguments: &ReplayArgs, output: Output) -> Result<Exi
 
 /// Waits until nothing is left or the API is down, and says how far it is meanwhile.
 async fn watch(logger: &Logger, dir: &Path, clock: &dyn Clock, api: &Watched) -> Outcome {
-    let mut told = None;
+    let progress = ProgressLine::begin("spill replay", ProgressUnit::Events);
+    let (mut told, mut most) = (None, 0);
     for looks in 0_u64.. {
         let left = logger.account().spilled;
         let is_time = looks.is_multiple_of(LOOKS_PER_LINE);
-        if is_time && told != Some(left) {
+        if is_time && told != Some(left) && !is_drawable() {
             say(&format!("{left} events left"));
             told = Some(left);
         }
+        most = left.max(most);
+        let number = |count: i64| u64::try_from(count).unwrap_or(0);
+        progress.counted().set(number(most - left), number(most));
         // The books may know events that are in no file any more, so the files are asked too.
         if (left == 0 || is_time) && is_drained(dir) {
             break;
@@ -112,27 +118,13 @@ fn http(arguments: &ReplayArgs, env: &Env) -> Result<HttpApi, ErrorReport> {
         })
 }
 
-fn confirm(arguments: &ReplayArgs, waiting: u64) -> Result<(), ErrorReport> {
+fn confirmed(arguments: &ReplayArgs, waiting: u64) -> Result<(), ErrorReport> {
     let url = tidegate_config::shown_address(&arguments.url);
-    let question = format!(
-        "send {waiting} events from `{}` to {url}",
-        arguments.dir.display()
-    );
-    if !io::stdin().is_terminal() || !is_drawable() {
-        let message = format!("would {question}, and nobody can be asked");
-        return Err(ErrorReport::new("replay.unconfirmed", message)
-            .with_hint("say `--yes` to do it")
-            .with_exit(Exit::Usage));
-    }
-    say(&format!("{question}? [y/N]"));
-    let mut answer = String::new();
-    let read = io::stdin().read_line(&mut answer);
-    let is_yes = matches!(answer.trim(), "y" | "Y" | "yes");
-    if read.is_ok() && is_yes {
-        Ok(())
-    } else {
-        Err(ErrorReport::new("replay.unconfirmed", "nothing was sent"))
-    }
+    let events = table::counted(waiting, "event");
+    let what = format!("{events} of `{}` go to {url}", arguments.dir.display());
+    let message = format!("{what}, and nobody confirmed it: nothing was sent");
+    let unconfirmed = ErrorReport::new("replay.unconfirmed", message).with_hint("give `--yes`");
+    confirm(&what, arguments.yes, unconfirmed)
 }
 
 fn refused(dir: &Path, error: &SpillError) -> ErrorReport {

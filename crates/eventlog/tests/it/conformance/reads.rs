@@ -1,9 +1,10 @@
 //! Reading.
 
 use serde_json::json;
+use tidegate_core::env::{Entropy, Stream};
 use tidegate_eventlog::{
     AccountQuery, CorrelationLink, EventLog, EventLogError, LookupQuery, NewProcess, PageRequest,
-    PostOrigin, TextQuery, TimeWindow, TraceQuery,
+    PostOrigin, TextQuery, TimeWindow, TraceQuery, words,
 };
 
 use crate::databases::{batch, event};
@@ -13,6 +14,7 @@ crate::on_every_database!(
     p08_a_page_above_the_largest_is_refused,
     p09_a_search_needs_a_subject_and_a_bounded_window,
     every_word_must_begin_a_word,
+    a_search_finds_on_each_database_what_the_words_say,
     p09_a_search_has_pages_by_number_and_by_key,
     p10_a_trace_says_how_it_went,
     p11_linked_events_belong_to_the_account,
@@ -197,6 +199,44 @@ async fn every_word_must_begin_a_word(log: EventLog) {
         let found = log.search(&query).await.unwrap();
         assert_eq!(found.total_count, expect, "{query:?}");
     }
+}
+
+/// Random texts of letters that databases fold and split by rules of their own.
+async fn a_search_finds_on_each_database_what_the_words_say(log: EventLog) {
+    const PIECES: [&str; 32] = [
+        "a", "A", "é", "e\u{301}", "É", "ß", "ẞ", "İ", "ı", "I", "ﬁ", "Σ", "ς", "σ", "Ж", "ё",
+        "日", "本", "ｱ", "１", "1", "٣", "²", "Ⅷ", "_", "-", "'", "\"", "*", "\u{200d}", "🐕", " ",
+    ];
+    let mut random = Stream::new(15);
+    let mut text = |length: u64| -> String {
+        let pieces = (0..length).map(|_| PIECES[usize::try_from(random.next_u64() % 32).unwrap()]);
+        pieces.collect()
+    };
+    let details: Vec<String> = (0..150).map(|_| text(12) + "!").collect();
+    let events = details.iter().map(|text| event(json!({ "details": text })));
+    post(&log, &events.collect::<Vec<_>>()).await;
+    let mut found = 0;
+    for query in (0..150).map(|n| text(1 + n % 3)) {
+        let asked = words(&query);
+        if asked.is_empty() {
+            continue;
+        }
+        let has = |word: &String, all: &[String]| all.iter().any(|one| one.starts_with(word));
+        let is_hit = |text: &&String| {
+            let all = words(text);
+            asked.iter().all(|word| has(word, &all))
+        };
+        let expect = details.iter().filter(is_hit).count();
+        let search = TextQuery {
+            query: query.clone(),
+            process_name: Some("CreateBooking".to_owned()),
+            ..TextQuery::default()
+        };
+        let count = log.search(&search).await.unwrap().total_count;
+        assert_eq!(usize::try_from(count).unwrap(), expect, "{query:?}");
+        found += expect;
+    }
+    assert!(found > 100, "{found}");
 }
 
 /// Ids of the events that a search shows, and how many it found.

@@ -90,7 +90,12 @@ impl Maintenance {
             let mut state = self.context.state();
             state.seal_segments(|config, last| is_to_seal(last, config.retention, now_ms));
             state.all().find_map(|(key, partition)| {
-                let config = &state.topics.get(key.0 as usize)?.config;
+                let topic = state.topics.get(key.0 as usize)?;
+                if topic.is_removed {
+                    let to = partition.end.min(state.needed_from(key));
+                    return (to > partition.start).then_some((key, to));
+                }
+                let config = &topic.config;
                 let start = new_start(&Facts {
                     segments: &partition.segments,
                     unflushed: &partition.unflushed,

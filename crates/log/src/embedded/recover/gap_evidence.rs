@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_core::GroupName;
+use tidegate_core::books::Posting;
 
 use crate::embedded::change::{LogChange, PartitionKey};
 use crate::embedded::state::{LogState, LostCommit};
@@ -38,23 +39,43 @@ impl GapEvidence {
                     at,
                     committed,
                     postings,
-                } => {
-                    let progress = state.groups.get(group).and_then(|of| of.get(&at.0));
-                    let from = progress.map_or(0, |progress| progress.needs(at.1 as usize));
-                    let next = committed.next.0;
-                    if self.committed.insert((group.clone(), *at)) && next > from {
-                        let passed = (from, next);
-                        commits.push(LostCommit::new(group.clone(), *at, passed, postings));
-                    }
-                }
+                } => commits.extend(self.note_commit(
+                    state,
+                    (group, *at),
+                    committed.next.0,
+                    postings,
+                )),
+                LogChange::Seek {
+                    group,
+                    at,
+                    next,
+                    posted,
+                    ..
+                } => commits.extend(self.note_commit(state, (group, *at), *next, posted)),
                 LogChange::Topic { .. }
                 | LogChange::Register { .. }
                 | LogChange::Skip { .. }
                 | LogChange::Forget { .. }
+                | LogChange::RemoveTopic { .. }
                 | LogChange::Start { .. }
                 | LogChange::Switch { .. } => {}
             }
         }
         commits
+    }
+
+    /// A group has committed, for the first time since groups were lost. Gives what it may have settled with them.
+    fn note_commit(
+        &mut self,
+        state: &LogState,
+        (group, at): (&GroupName, PartitionKey),
+        next: i64,
+        postings: &[Posting],
+    ) -> Option<LostCommit> {
+        let progress = state.groups.get(group).and_then(|of| of.get(&at.0));
+        let from = progress.map_or(0, |progress| progress.needs(at.1 as usize));
+        let is_first = self.committed.insert((group.clone(), at));
+        (is_first && next > from)
+            .then(|| LostCommit::new(group.clone(), at, (from, next), postings))
     }
 }

@@ -132,7 +132,7 @@ pub(super) fn look(
         .filter_map(|entry| files::topic_of(&entry.name));
     // Also those that were made after the checkpoint.
     for name in topics {
-        let topic = state.topic(&name).map(|(_, topic)| topic);
+        let topic = state.known_topic(&name).map(|(_, topic)| topic);
         let place = files::topic_dir(dir, &name);
         let entries = disk.list(&place).if_there().doing("list", &place)?;
         let names = entries.into_iter().flatten().map(|entry| entry.name);
@@ -167,7 +167,9 @@ struct Unread {
 fn unread(topic: Option<&TopicState>, names: impl Iterator<Item = String>) -> Vec<Unread> {
     let mut unread = Vec::new();
     for name in names {
-        let Some((number, base, generation)) = segment::parse_name(kept_name(&name)) else {
+        // A start may have died after it put the segment aside, and before a checkpoint had what it holds.
+        let before = segment::name_before_aside(&name);
+        let Some((number, base, generation)) = segment::parse_name(before) else {
             continue;
         };
         let partition = topic.and_then(|topic| topic.partitions.get(number as usize));
@@ -189,13 +191,4 @@ fn unread(topic: Option<&TopicState>, names: impl Iterator<Item = String>) -> Ve
         });
     }
     unread
-}
-
-/// The name that a segment had before a start put it aside. It did so before any checkpoint had what the
-/// segment holds, and may have died then.
-fn kept_name(name: &str) -> &str {
-    let kept = name
-        .strip_prefix("aside-")
-        .and_then(|name| name.rsplit_once('-'));
-    kept.map_or(name, |(name, _)| name)
 }

@@ -74,8 +74,8 @@ pub(super) fn post(
     state.fold(damage.now_ms);
     // A topic comes before its groups, which have to do with what it posted.
     for audited in audit::count(disk, dir, state, &DeadLetterTopics::new())? {
-        let number = state.numbers.get(&audited.topic).copied();
-        let number = number.unwrap_or(u32::MAX);
+        let known = state.known_topic(&audited.topic);
+        let number = known.map_or(u32::MAX, |(number, _)| number);
         let Some(topic) = state.topics.get_mut(number as usize) else {
             continue;
         };

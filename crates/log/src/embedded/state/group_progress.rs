@@ -1,9 +1,10 @@
 //! The offsets and books of a group on a topic.
 
-use tidegate_core::books::{Books, Place, Posting};
+use tidegate_core::books::{Books, Place, Posting, Tally};
 use tidegate_core::{GroupName, Offset};
 
 use super::{LogState, TopicState};
+use crate::embedded::audit::group_books;
 use crate::embedded::repair::DAMAGED;
 use crate::embedded::tally::queue_all;
 use crate::port::Committed;
@@ -21,6 +22,8 @@ pub(in crate::embedded) struct GroupProgress {
     /// The events that had been removed or lost before it was registered, or lay before its beginning: it never
     /// had those.
     pub(in crate::embedded) before: Books,
+    /// The offsets that it was moved past: partition, the first one, the one behind the last.
+    pub(in crate::embedded) skipped: Vec<(u32, i64, i64)>,
 }
 
 impl GroupProgress {
@@ -38,6 +41,7 @@ impl GroupProgress {
             committed: vec![None; topic.partitions.len()],
             posted: Books::default(),
             before: gone(&topic.books),
+            skipped: Vec::new(),
         }
     }
 
@@ -59,7 +63,60 @@ impl GroupProgress {
     }
 }
 
+impl GroupProgress {
+    /// The group goes on at `next` of a partition. Events that it regains lay before its beginning.
+    pub(super) fn seek(
+        &mut self,
+        partition: usize,
+        next: i64,
+        posted: &[Posting],
+        regained: &[Posting],
+    ) -> Option<()> {
+        posted.iter().for_each(|posting| self.posted.post(posting));
+        for posting in regained {
+            let tally = Tally {
+                count: i64::try_from(posting.count).unwrap_or(i64::MAX),
+                id_sum: posting.id_sum,
+            };
+            let less = Tally::default().minus(tally);
+            self.before
+                .move_tally(posting.bucket, None, Some(Place::Queued), less);
+        }
+        let old = self.needs(partition);
+        let number = u32::try_from(partition).ok()?;
+        match next > old {
+            true => self.skipped.push((number, old, next)),
+            // It reads what lies behind again.
+            false => self.skipped.retain_mut(|(of, from, to)| {
+                if *of == number {
+                    *to = next.min(*to);
+                }
+                from < to
+            }),
+        }
+        let start = self.starts.get_mut(partition)?;
+        *start = next.min(*start);
+        *self.committed.get_mut(partition)? = Some(Committed {
+            next: Offset(next),
+            metadata: String::new(),
+        });
+        Some(())
+    }
+}
+
 impl LogState {
+    /// Ends the books of a group on a topic with these postings, and keeps them with those of other groups that were
+    /// forgotten. A group whose registration was lost to damage has none.
+    pub(super) fn close_books(&mut self, group: &GroupName, number: u32, postings: &[Posting]) {
+        let progress = self.groups.get(group).and_then(|of| of.get(&number));
+        let topic = self.topics.get_mut(number as usize);
+        if let (Some(progress), Some(topic)) = (progress, topic) {
+            let mut books = group_books(topic, progress);
+            postings.iter().for_each(|posting| books.post(posting));
+            topic.forgotten.merge(&books);
+        }
+    }
+
     /// The progress of a group on a topic; registered from here on if it was not.
     pub(super) fn progress(&mut self, group: GroupName, number: u32) -> Option<&mut GroupProgress> {
         let topic = self.topics.get(number as usize)?;

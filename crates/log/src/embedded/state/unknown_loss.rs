@@ -33,9 +33,10 @@ impl fmt::Display for JournalDamage {
             return f.write_str(&self.why);
         }
         let (first, behind) = self.sequences;
-        match first == behind {
-            true => write!(f, "groups from {first} on may be lost")?,
-            false => write!(f, "groups {first} up to {behind} are lost")?,
+        match behind.saturating_sub(first) {
+            0 => write!(f, "commit groups from {first} on may be lost")?,
+            1 => write!(f, "commit group {first} is lost")?,
+            _ => write!(f, "commit groups {first} to {} are lost", behind - 1)?,
         }
         write!(f, " (`{}` at byte {}): {}", self.file, self.at, self.why)
     }

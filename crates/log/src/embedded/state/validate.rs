@@ -40,6 +40,7 @@ impl<'a> Preview<'a> {
             }
             LogChange::Offset { at, .. }
             | LogChange::Skip { at, .. }
+            | LogChange::Seek { at, .. }
             | LogChange::Start { at, .. }
             | LogChange::Switch { at, .. } => {
                 self.end(*at)?;
@@ -53,6 +54,9 @@ impl<'a> Preview<'a> {
                 for topic in topics {
                     self.partitions(*topic)?;
                 }
+            }
+            LogChange::RemoveTopic { topic } => {
+                self.partitions(*topic)?;
             }
             LogChange::EndOffsets { .. } | LogChange::Forget { .. } => {}
         }

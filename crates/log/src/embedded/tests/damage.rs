@@ -379,7 +379,7 @@ fn a_change_of_a_later_version_is_refused_by_name_and_nothing_is_touched() {
     };
     drop(harness);
     let mut bytes = vec![0; group::HEADER];
-    bytes.extend_from_slice(&[10, 2, 0, 0, 0, 1, 2]);
+    bytes.extend_from_slice(&[13, 2, 0, 0, 0, 1, 2]);
     group::frame(&mut bytes, secret, sequence + 1, crc, 1_234, sequence);
     let as_disk: &dyn Disk = &disk;
     let mut file = as_disk.open(&journal(&disk, 1), OpenMode::Write).unwrap();
@@ -394,7 +394,7 @@ fn a_change_of_a_later_version_is_refused_by_name_and_nothing_is_touched() {
     ] {
         let text = refused.to_string();
         assert!(matches!(refused, LogError::Format { .. }), "{text}");
-        assert!(text.contains("a change of kind 10"), "{text}");
+        assert!(text.contains("a change of kind 13"), "{text}");
     }
     assert_eq!(files(&disk), before);
 }

@@ -8,8 +8,9 @@ use tidegate_core::env::{Disk, OpenMode};
 use tidegate_core::{GroupName, Offset};
 use tidegate_sim::SimDisk;
 
-use super::harness::{Harness, append, at, dir, id, journal, offset, small};
+use super::harness::{Harness, append, at, dir, id, journal, offset, small, topic};
 use crate::EmbeddedConfig;
+use crate::admin::{AdminMode, GroupSeek, TopicRemoval};
 use crate::embedded::change::LogChange;
 use crate::embedded::{LogProblem, check};
 use crate::error::LogError;
@@ -17,7 +18,7 @@ use crate::local::Write;
 use crate::topic::TopicConfig;
 
 /// The directory that each version wrote, the last one this version.
-const VERSIONS: [&str; 5] = ["log-v1b", "log-v2", "log-v3", "log-v4", "log-v5"];
+const VERSIONS: [&str; 6] = ["log-v1b", "log-v2", "log-v3", "log-v4", "log-v5", "log-v6"];
 
 fn kept(version: &str) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -106,7 +107,10 @@ fn play(disk: &SimDisk) {
         .unwrap();
     harness.write(commit("g", 1, 2, 101)).unwrap();
     let forgotten = GroupName::new("forgotten").unwrap();
-    let forget = LogChange::Forget { group: forgotten };
+    let forget = LogChange::Forget {
+        group: forgotten,
+        left: Vec::new(),
+    };
     harness.opened.writer.change(&[forget]).unwrap();
     harness.skip("h", &[(0, 1)]).unwrap();
     let removal = harness
@@ -115,6 +119,29 @@ fn play(disk: &SimDisk) {
         .delete_before(&at("keyed", 0), 2)
         .unwrap();
     assert!(harness.opened.writer.remove(removal.unwrap()).unwrap());
+    // A group that is moved and forgotten, and a topic that is removed.
+    harness
+        .create_in_journal("gone", TopicConfig::new(1))
+        .unwrap();
+    harness.register("left", vec![3]).unwrap();
+    harness
+        .append(vec![append("gone", 0, 310), append("gone", 0, 311)])
+        .unwrap();
+    let left = GroupName::new("left").unwrap();
+    let seek = GroupSeek {
+        group: left.clone(),
+        to: vec![(at("gone", 0), Offset(1))],
+        mode: AdminMode::Apply,
+    };
+    let writer = &mut harness.opened.writer;
+    writer.seek(&seek).unwrap();
+    writer.forget(&left, AdminMode::Apply).unwrap();
+    let gone = TopicRemoval {
+        topic: topic("gone"),
+        is_forced: true,
+        mode: AdminMode::Apply,
+    };
+    writer.remove_topic(&gone).unwrap();
     let switch = harness.opened.maintenance.compaction().unwrap().unwrap();
     assert!(matches!(switch, LogChange::Switch { .. }));
     assert!(harness.opened.writer.remove(switch).unwrap());
@@ -185,6 +212,12 @@ fn read(version: &str) {
         assert_eq!((needs("g", 0), needs("g", 1)), (1, 2));
         assert_eq!((needs("h", 0), needs("h", 1)), (0, 9));
         assert_eq!((needs("late", 0), needs("late", 1)), (0, 8));
+        if version == VERSIONS[VERSIONS.len() - 1] {
+            let (_, gone) = state.known_topic(&topic("gone")).unwrap();
+            let forgotten = gone.forgotten.account();
+            assert!(gone.is_removed && state.topic(&topic("gone")).is_none());
+            assert_eq!((forgotten.accepted, forgotten.lost.total()), (2, 2));
+        }
     }
     // One record of each partition of `a` is lost, and nobody has posted it yet.
     for audited in harness.audit() {

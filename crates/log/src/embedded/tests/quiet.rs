@@ -1,13 +1,16 @@
-//! The group after quiet, and chunks that name their partition: damage that was noticed by nobody before.
+//! The group after quiet, and chunks that name their partition and topic: damage that was noticed by nobody before.
 
 use std::collections::BTreeMap;
 
-use tidegate_core::env::Disk;
+use tidegate_core::Topic;
+use tidegate_core::env::{Disk, OpenMode};
 use tidegate_sim::{SimDisk, Survivors};
 
 use super::harness::{Harness, append, at, damage, dir, empty_journal, journal, small};
 use crate::EmbeddedConfig;
 use crate::embedded::{TopicAudit, audit_directory, check};
+use crate::port::Append;
+use crate::record::Record;
 use crate::topic::TopicConfig;
 
 fn config() -> EmbeddedConfig {
@@ -113,15 +116,20 @@ fn a_start_goes_on_to_prove_what_a_killed_process_left() {
     }
 }
 
-#[test]
-fn two_segments_that_were_exchanged_are_noticed() {
+/// A log whose topics `a` and `b` have two partitions of three records each, all of them in segments. The
+/// records carry no ids, so theirs are computed.
+fn in_segments() -> SimDisk {
     let disk = SimDisk::new(1);
     let mut harness = Harness::open(&disk, config()).unwrap();
-    harness.create("a", TopicConfig::new(2)).unwrap();
-    for partition in 0..2 {
-        for n in 0..3 {
-            let n = n + 3 * u64::from(i32::unsigned_abs(partition));
-            harness.append(vec![append("a", partition, n)]).unwrap();
+    for topic in ["a", "b"] {
+        harness.create(topic, TopicConfig::new(2)).unwrap();
+        for partition in 0..2 {
+            for n in 0..3 {
+                let value = format!("{topic}-{partition}-{n}");
+                let record = Record::new(value).timestamp_ms(1_000);
+                let append = Append::new(Topic::new(topic).unwrap(), record).partition(partition);
+                harness.append(vec![append]).unwrap();
+            }
         }
     }
     harness.opened.maintenance.fill(true).unwrap();
@@ -129,24 +137,57 @@ fn two_segments_that_were_exchanged_are_noticed() {
     drop(harness);
     disk.crash(&Survivors::Everything);
     empty_journal(&disk);
-    let as_disk: &dyn Disk = &disk;
-    let path = |partition: u32| dir().join(format!("topic-a/{partition}-{:020}-0.seg", 0));
-    let read = |partition| as_disk.read(&path(partition), 1 << 20).unwrap();
-    let (zero, one) = (read(0), read(1));
     assert_eq!(check(&disk, dir()).unwrap().problems.len(), 0);
-    for (partition, bytes) in [(0, one), (1, zero)] {
-        let mut file = as_disk
-            .open(&path(partition), tidegate_core::env::OpenMode::Write)
-            .unwrap();
-        file.write_at(0, &bytes).unwrap();
+    disk
+}
+
+/// The bytes of the one segment of a partition.
+fn segment(disk: &SimDisk, (topic, partition): (&str, u32)) -> Vec<u8> {
+    let disk: &dyn Disk = disk;
+    let path = dir().join(format!("topic-{topic}/{partition}-{:020}-0.seg", 0));
+    disk.read(&path, 1 << 20).unwrap()
+}
+
+fn overwrite(disk: &SimDisk, (topic, partition): (&str, u32), bytes: &[u8]) {
+    let disk: &dyn Disk = disk;
+    let path = dir().join(format!("topic-{topic}/{partition}-{:020}-0.seg", 0));
+    let mut file = disk.open(&path, OpenMode::Write).unwrap();
+    file.write_at(0, bytes).unwrap();
+}
+
+/// How many events an audit misses, by topic.
+fn missing(disk: &SimDisk) -> BTreeMap<String, u64> {
+    let audited = audit_directory(disk, dir(), &BTreeMap::new());
+    let topics = audited.unwrap().unwrap().topics.into_iter();
+    let counts = topics.map(|found| (found.topic.to_string(), found.unaccounted()));
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn two_segments_that_were_exchanged_are_noticed() {
+    // Of one topic, and of two; the files are as long as each other.
+    for (one, two) in [(("a", 0), ("a", 1)), (("a", 1), ("b", 1))] {
+        let disk = in_segments();
+        let (first, second) = (segment(&disk, one), segment(&disk, two));
+        assert_eq!(first.len(), second.len());
+        overwrite(&disk, one, &second);
+        overwrite(&disk, two, &first);
+        let mut expect = BTreeMap::new();
+        *expect.entry(one.0.to_owned()).or_default() += 3;
+        *expect.entry(two.0.to_owned()).or_default() += 3;
+        assert_eq!(missing(&disk), expect);
+        let mut harness = Harness::open(&disk, config()).unwrap();
+        for (topic, partition) in [one, two] {
+            let at = at(topic, i32::try_from(partition).unwrap());
+            assert!(harness.all(&at).is_err(), "not the records of another one");
+        }
     }
-    let audited = audit_directory(&disk, dir(), &BTreeMap::new())
-        .unwrap()
-        .unwrap();
-    assert_eq!(audited.topics[0].unaccounted(), 6);
-    let mut harness = Harness::open(&disk, config()).unwrap();
-    assert!(
-        harness.all(&at("a", 0)).is_err(),
-        "not the records of another partition"
-    );
+}
+
+#[test]
+fn a_segment_in_the_place_of_one_of_another_topic_is_noticed() {
+    let disk = in_segments();
+    overwrite(&disk, ("a", 1), &segment(&disk, ("b", 1)));
+    assert_eq!(missing(&disk), BTreeMap::from([("a".to_owned(), 3)]));
+    assert!(!check(&disk, dir()).unwrap().problems.is_empty());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use tidegate_core::Offset;
+use tidegate_core::{Offset, Topic};
 
 use crate::error::LogError;
 use crate::kafka::client_context::KafkaClientContext;
@@ -95,6 +95,32 @@ impl KafkaInner {
 
     pub(in crate::kafka) fn asker(&self) -> Arc<BaseConsumer<KafkaClientContext>> {
         Arc::clone(&self.catalog.asker)
+    }
+
+    /// Removes a topic. Returns when the broker that we ask does not know it any more.
+    pub(in crate::kafka) async fn delete_topic(&self, topic: &Topic) -> Result<(), LogError> {
+        const DOING: &str = "the removal of a topic";
+        let options = self.admin_options();
+        let names = [topic.as_str()];
+        let call = self.catalog.admin.delete_topics(&names, &options);
+        match self.administer(DOING, Some(topic), call).await?.pop() {
+            Some(Ok(_)) => {}
+            Some(Err((_, code))) => {
+                let error = KafkaError::AdminOp(code);
+                return Err(self.config.failed(DOING, Some(topic), &error));
+            }
+            None => return Err(self.away("an empty answer")),
+        }
+        let until = self.clock.elapsed() + self.config.request_timeout;
+        while self.clock.elapsed() < until {
+            self.catalog.forget(topic);
+            match self.known(topic).await {
+                Err(LogError::UnknownTopic { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+                Ok(_) => self.clock.sleep(Duration::from_millis(20)).await,
+            }
+        }
+        Err(self.away(self.late()))
     }
 
     pub(in crate::kafka) async fn delete_group(&self, group: &str) -> Result<(), LogError> {
