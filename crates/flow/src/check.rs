@@ -28,6 +28,11 @@ use expansion::ExpansionBudget;
 pub use expansion::MAX_EXPANSION;
 pub use registered::{Registered, RegisteredTransform};
 
+/// Windows that one record may belong to.
+pub const MAX_WINDOWS: u64 = 1_000;
+/// Attempts that a retry may make, the first one included.
+pub const MAX_ATTEMPTS: u64 = 1_000;
+
 /// The result of a check.
 #[derive(Debug, Clone)]
 pub struct CheckedFlows {

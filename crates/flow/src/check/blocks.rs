@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rust_decimal::Decimal;
 
+use super::MAX_ATTEMPTS;
 use super::process::ProcessChecker;
 use crate::Span;
 use crate::plan::{
@@ -182,6 +183,10 @@ impl<'t> ProcessChecker<'_, 't> {
         if attempts == 0 {
             let message = "the first attempt is always made, so there is at least one";
             self.found("TG0602", node.child("attempts"), message);
+        }
+        if attempts > MAX_ATTEMPTS {
+            let message = format!("more than {MAX_ATTEMPTS} attempts, the limit `attempts`");
+            self.found("TG0016", node.child("attempts"), message);
         }
         if failure != FailureKind::Lookup && !self.has_registered {
             let message = "nothing here fails transiently, so the retry is skipped";

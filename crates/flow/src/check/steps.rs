@@ -1,6 +1,5 @@
 //! The steps that work on one stream of records.
 
-use super::FlowChecker;
 use std::collections::BTreeSet;
 
 use super::declarations::Declaration;
@@ -8,6 +7,7 @@ use super::expansion::{KEPT, LOOK};
 use super::expressions::path_type;
 use super::process::{Aggregable, FlowStream, ProcessChecker};
 use super::transforms::UsingPlace;
+use super::{FlowChecker, MAX_WINDOWS};
 use crate::plan::{
     AggregatePlan, FieldType, LeavePlan, OnFailurePlan, OnSuccessPlan, OperatorPlan, StateKind,
     StatePlan, StepPlan, WindowShape, object_type,
@@ -264,6 +264,12 @@ impl<'t> ProcessChecker<'_, 't> {
                     let message =
                         "`every` is longer than the window: records between two are in none";
                     self.found("TG0404", every, message);
+                }
+                if size_ms.div_ceil(every_ms.max(1)) > MAX_WINDOWS {
+                    let message = format!(
+                        "a record would be in more than {MAX_WINDOWS} windows, the limit `windows`"
+                    );
+                    self.found("TG0016", every, message);
                 }
                 WindowShape::Sliding { size_ms, every_ms }
             }

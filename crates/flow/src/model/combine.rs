@@ -5,8 +5,6 @@
     reason = "no other step keeps records or has a timer"
 )]
 
-use std::cmp::Ordering;
-
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
 
@@ -15,8 +13,8 @@ use super::{FlowModel, Moving, Stepped, ms};
 use crate::plan::{
     CompletePlan, FailureKind, JoinKind, LeavePlan, OperatorPlan, StateKind, StepPlan,
 };
-use crate::value::paths::{key_of, key_record, raw_at, topic_key};
-use crate::value::{FlowType, FlowValue, JsonRecord};
+use crate::value::paths::{by_priority, key_of, key_record, topic_key};
+use crate::value::{FlowValue, JsonRecord};
 
 /// Key fields at the top, each input of the step as `of_input` has it, and the parts that it stands for.
 fn combined(
@@ -190,7 +188,7 @@ impl FlowModel<'_> {
             let of_input = held.iter().filter(|kept| kept.input == alias);
             let mut records: Vec<_> = of_input.map(|kept| &kept.moving.record).collect();
             match order.split_once(" by ") {
-                Some((_, path)) => records.sort_by(|a, b| by_path(a, b, path)),
+                Some((_, path)) => by_priority(&mut records, path),
                 None if order == "lifo" => records.reverse(),
                 None => {}
             }
@@ -277,16 +275,4 @@ impl FlowModel<'_> {
 pub(super) fn list_of<'r>(records: impl Iterator<Item = &'r JsonRecord>) -> String {
     let texts: Vec<String> = records.map(JsonRecord::to_string).collect();
     format!("[{}]", texts.join(","))
-}
-
-/// The higher priority first; records without one come last.
-fn by_path(a: &JsonRecord, b: &JsonRecord, path: &str) -> Ordering {
-    let [a, b] = [a, b].map(|record| {
-        let raw = raw_at(record, path)?;
-        FlowValue::parse_json(raw, &FlowType::Dynamic).ok()
-    });
-    match (&a, &b) {
-        (Some(a), Some(b)) => b.order(a).ok().flatten().unwrap_or(Ordering::Equal),
-        (a, b) => b.is_some().cmp(&a.is_some()),
-    }
 }

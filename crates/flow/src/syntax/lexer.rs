@@ -1,12 +1,12 @@
 //! Bytes to tokens.
 
-use logos::{Lexer, Logos, Skip};
+use logos::{Lexer, Logos};
 
 use crate::{Diagnostic, Span};
 
 /// The kinds of tokens. Words have their meaning from the place where they stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Logos)]
-#[logos(skip r"[ \t\r\n\f]+", error = LexFault, extras = Vec<FlowComment>)]
+#[logos(skip r"[ \t\r\n\f]+", error = LexFault)]
 pub enum FlowTokenKind {
     /// A word or a name.
     #[regex(r"[A-Za-z_][A-Za-z0-9_]*")]
@@ -43,7 +43,7 @@ pub enum FlowTokenKind {
     /// The end of the file.
     End,
     /// Never a token: kept aside for the printer.
-    #[regex(r"//[^\n]*", comment, allow_greedy = true)]
+    #[regex(r"//[^\n]*", allow_greedy = true)]
     #[token("/*", block_comment)]
     Comment,
 }
@@ -62,7 +62,7 @@ pub enum LexFault {
 
 /// A comment, in front of the token with this index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlowComment {
+pub(super) struct FlowComment {
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) before: u32,
@@ -109,6 +109,15 @@ pub(super) fn lex(text: &str, source: u32) -> LexedText {
     while let Some(result) = lexer.next() {
         let range = lexer.span();
         let span = Span::new(source, offset(range.start), offset(range.end));
+        // Not skipped by the lexer, whose skips are calls inside each other.
+        if result == Ok(FlowTokenKind::Comment) {
+            lexed.comments.push(FlowComment {
+                start: span.start,
+                end: span.end,
+                before: offset(lexed.tokens.len()),
+            });
+            continue;
+        }
         if let Some(at) = text[scanned..range.start].rfind('\n') {
             line_start = scanned + at + 1;
             is_new_line = true;
@@ -154,14 +163,6 @@ pub(super) fn lex(text: &str, source: u32) -> LexedText {
         column: 0,
         begins_line: true,
     });
-    lexed.comments = std::mem::take(&mut lexer.extras);
-    let mut at = 0;
-    for comment in &mut lexed.comments {
-        while lexed.tokens[at].start < comment.start && at + 1 < lexed.tokens.len() {
-            at += 1;
-        }
-        comment.before = offset(at);
-    }
     lexed
 }
 
@@ -169,23 +170,11 @@ fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-fn comment(lexer: &mut Lexer<'_, FlowTokenKind>) -> Skip {
-    let range = lexer.span();
-    lexer.extras.push(FlowComment {
-        start: offset(range.start),
-        end: offset(range.end),
-        before: 0,
-    });
-    Skip
-}
-
-fn block_comment(lexer: &mut Lexer<'_, FlowTokenKind>) -> Result<Skip, LexFault> {
-    let Some(end) = lexer.remainder().find("*/") else {
-        lexer.bump(lexer.remainder().len());
-        return Err(LexFault::Comment);
-    };
-    lexer.bump(end + 2);
-    Ok(comment(lexer))
+/// The rest of a comment after its opening sign.
+fn block_comment(lexer: &mut Lexer<'_, FlowTokenKind>) -> Result<(), LexFault> {
+    let end = lexer.remainder().find("*/").map(|end| end + 2);
+    lexer.bump(end.unwrap_or(lexer.remainder().len()));
+    end.map(|_| ()).ok_or(LexFault::Comment)
 }
 
 /// The rest of a text after its opening quote; it ends with its line.

@@ -76,7 +76,8 @@ pub fn parse(text: &str, source: u32) -> (SyntaxTree, Vec<Diagnostic>) {
     let mut children = Vec::new();
     // A failure has been written down where it happened.
     parser.item(&rules()[0].item, 0, &mut children).ok();
-    let steps = parser.steps.get() + lexed.tokens.len() as u64;
+    let read = lexed.tokens.len() + lexed.comments.len();
+    let steps = parser.steps.get() + read as u64;
     let FlowParser {
         lines,
         expressions,

@@ -1,6 +1,7 @@
 //! Paths into records, and keys made of them.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use super::json::{Scanner, member, write_string};
 use super::{FlowType, FlowValue, JsonRecord, decimal};
@@ -148,6 +149,33 @@ fn push_without_blanks(raw: &str, key: &mut String) {
         }
         is_text ^= c == '"' && !is_escaped;
         is_escaped = is_text && c == '\\' && !is_escaped;
+    }
+}
+
+/// Puts the records of a buffer in the order of their priority: the higher one first, those without one last.
+///
+/// Values of different kinds have an order, too: numbers come before texts, and texts before everything else.
+pub fn by_priority(records: &mut [&JsonRecord], path: &str) {
+    records.sort_by(|a, b| {
+        let (a, b) = (priority(a, path), priority(b, path));
+        let order = a.as_ref().zip(b.as_ref());
+        let order = order.and_then(|(a, b)| b.order(a).ok().flatten());
+        let kinds = kind_rank(b.as_ref()).cmp(&kind_rank(a.as_ref()));
+        kinds.then(order.unwrap_or(Ordering::Equal))
+    });
+}
+
+fn priority<'r>(record: &'r JsonRecord, path: &str) -> Option<FlowValue<'r>> {
+    FlowValue::parse_json(raw_at(record, path)?, &FlowType::Dynamic).ok()
+}
+
+fn kind_rank(value: Option<&FlowValue<'_>>) -> u8 {
+    match value {
+        Some(FlowValue::Null) | None => 0,
+        Some(FlowValue::Boolean(_)) => 2,
+        Some(FlowValue::String(_)) => 3,
+        Some(value) if value.kind().is_number() => 4,
+        Some(_) => 1,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_flow::value::JsonRecord;
-use tidegate_flow::value::paths::{key_of, topic_key, topic_key_of};
+use tidegate_flow::value::paths::{by_priority, key_of, topic_key, topic_key_of};
 
 fn record(text: &str) -> JsonRecord {
     JsonRecord::of_text(text).unwrap()
@@ -111,4 +111,32 @@ fn a_key_in_a_topic_is_the_text_that_a_producer_writes() {
     assert_eq!(topic_key_of(&two, &paths(&["a", "b"])), "\"x,y\",7");
     let plain = record(r#"{"a":"x","b":"y"}"#);
     assert_eq!(topic_key_of(&plain, &paths(&["a", "b"])), "x,y");
+}
+
+#[test]
+fn priorities_of_any_kinds_have_one_order() {
+    let texts = (0..200).map(|n| match n % 7 {
+        0 => format!("{{\"n\":{}}}", n * 37 % 100),
+        1 => format!("{{\"n\":\"{}\"}}", n * 41 % 100),
+        2 => format!("{{\"n\":{}.5}}", n * 31 % 100),
+        3 => "{\"n\":null}".to_owned(),
+        4 => "{}".to_owned(),
+        5 => format!("{{\"n\":[{n}]}}"),
+        _ => format!("{{\"n\":{}}}", n % 2 == 0),
+    });
+    let records: Vec<JsonRecord> = texts.map(|text| record(&text)).collect();
+    let mut sorted: Vec<&JsonRecord> = records.iter().collect();
+    by_priority(&mut sorted, "n");
+    let kinds = sorted.iter().map(|record| match record.raw("n") {
+        Some(raw) if raw.starts_with('"') => 1,
+        Some(raw) if raw == "true" || raw == "false" => 2,
+        Some(raw) if raw.starts_with('[') => 3,
+        Some("null") | None => 4,
+        Some(_) => 0,
+    });
+    assert!(kinds.is_sorted());
+    let numbers = sorted
+        .iter()
+        .filter_map(|record| record.raw("n")?.parse::<f64>().ok());
+    assert!(numbers.is_sorted_by(|a, b| a >= b));
 }

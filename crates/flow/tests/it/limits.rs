@@ -1,6 +1,6 @@
 //! Each limit of the language is named where it is hit, and what is just inside of it passes.
 
-use tidegate_flow::check::{CheckedFlows, Registered, check_flows};
+use tidegate_flow::check::{CheckedFlows, MAX_ATTEMPTS, MAX_WINDOWS, Registered, check_flows};
 use tidegate_flow::syntax::{MAX_DURATION_DAYS, MAX_FIELDS, MAX_LIST, MAX_NESTING, MAX_STATEMENTS};
 
 fn check(text: &str) -> CheckedFlows {
@@ -310,4 +310,31 @@ fn each_trigger_of_a_checkpoint_counts() {
     assert_eq!(plan("10 minutes or 5 minutes").every_ms, Some(300_000));
     assert_eq!(plan("70 records or 7 records").records, Some(7));
     assert_eq!(plan("7 records").every_ms, None);
+}
+
+#[test]
+fn a_record_is_in_as_many_windows_as_the_limit_and_a_retry_has_as_many_attempts() {
+    let window = |every: u64| {
+        let size = MAX_WINDOWS * 10;
+        in_process(&format!(
+            "window sliding {size}ms every {every}ms key by k aggregate count() as n end"
+        ))
+    };
+    assert_found(&window(9), "TG0016", "`windows`");
+    assert_right(&window(10));
+    assert_found(
+        &in_process(
+            "window sliding 7 days every 1 millisecond key by k aggregate count() as n end",
+        ),
+        "TG0016",
+        "`windows`",
+    );
+    let retry = |attempts: u64| {
+        in_process(&format!(
+            "on error lookup failure retry {attempts} times then dead_letter d end"
+        ))
+    };
+    assert_found(&retry(MAX_ATTEMPTS + 1), "TG0016", "`attempts`");
+    assert_found(&retry(u64::MAX), "TG0016", "`attempts`");
+    assert_right(&retry(MAX_ATTEMPTS));
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tidegate_config::Severity;
-use tidegate_flow::check::MAX_EXPANSION;
+use tidegate_flow::check::{MAX_ATTEMPTS, MAX_EXPANSION, MAX_WINDOWS};
 use tidegate_flow::diagnostic::CODES;
 use tidegate_flow::expression::MAX_PATTERN_BYTES;
 use tidegate_flow::syntax::{
@@ -68,6 +68,16 @@ fn the_reference_page_is_written_from_the_tables() {
             "duration",
             usize::try_from(MAX_DURATION_DAYS).unwrap(),
             "days",
+        ),
+        (
+            "windows",
+            usize::try_from(MAX_WINDOWS).unwrap(),
+            "that one record belongs to",
+        ),
+        (
+            "attempts",
+            usize::try_from(MAX_ATTEMPTS).unwrap(),
+            "of one retry",
         ),
         ("pattern", MAX_PATTERN_BYTES, "bytes of its compiled form"),
         (

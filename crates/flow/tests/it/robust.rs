@@ -265,3 +265,20 @@ fn a_large_file_takes_as_long_as_it_is() {
             .is_some()
     );
 }
+
+#[test]
+fn comments_behind_each_other_take_no_stack_and_count_as_steps() {
+    let work = || {
+        for comment in ["/**/", "//\n", "/* */ "] {
+            let count = MAX_FILE / comment.len() - 20;
+            let text = comment.repeat(count) + "process p receive i emit to o end";
+            let flows = check_flows(&[&text], &Registered::default());
+            assert!(flows.plan.is_some(), "{:?}", flows.diagnostics);
+            let (tree, _) = parse(&text, 0);
+            assert!(tree.steps() >= count as u64);
+            assert!(print(&tree).contains("receive i"));
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(512 << 10);
+    thread.spawn(work).unwrap().join().unwrap();
+}

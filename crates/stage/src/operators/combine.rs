@@ -5,7 +5,6 @@
     reason = "no other step keeps records or has a timer"
 )]
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tidegate_core::books::Place;
@@ -14,8 +13,8 @@ use tidegate_flow::apply::StepRefusal;
 use tidegate_flow::plan::{
     CompletePlan, FailureKind, JoinKind, LeavePlan, OperatorPlan, StateKind, StepPlan,
 };
-use tidegate_flow::value::paths::{key_of, key_record, raw_at, topic_key};
-use tidegate_flow::value::{FlowType, FlowValue, JsonRecord};
+use tidegate_flow::value::paths::{by_priority, key_of, key_record, topic_key};
+use tidegate_flow::value::{FlowValue, JsonRecord};
 
 use super::moving::{Moving, Stepped, ms};
 use super::{Run, damaged};
@@ -298,7 +297,7 @@ impl Run<'_> {
             let of_input = held.iter().filter(|kept| kept.input == alias);
             let mut records: Vec<_> = of_input.map(|kept| &kept.moving.record).collect();
             match order.split_once(" by ") {
-                Some((_, path)) => records.sort_by(|a, b| by_path(a, b, path)),
+                Some((_, path)) => by_priority(&mut records, path),
                 None if order == "lifo" => records.reverse(),
                 None => {}
             }
@@ -396,17 +395,5 @@ const fn may_be_alone(join: JoinKind, is_left: bool) -> bool {
         JoinKind::Left => is_left,
         JoinKind::Right => !is_left,
         JoinKind::Outer => true,
-    }
-}
-
-/// The higher priority first; records without one come last.
-fn by_path(a: &JsonRecord, b: &JsonRecord, path: &str) -> Ordering {
-    let [a, b] = [a, b].map(|record| {
-        let raw = raw_at(record, path)?;
-        FlowValue::parse_json(raw, &FlowType::Dynamic).ok()
-    });
-    match (&a, &b) {
-        (Some(a), Some(b)) => b.order(a).ok().flatten().unwrap_or(Ordering::Equal),
-        (a, b) => b.is_some().cmp(&a.is_some()),
     }
 }
