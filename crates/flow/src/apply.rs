@@ -661,3 +661,12 @@ fn json(value: &FlowValue<'_>) -> StepResult<String> {
     let text = value.to_json();
     text.map_err(|error| StepRefusal::new(FailureKind::Transform, "expr.convert", error.0))
 }
+
+/// The last part of the id of a completion: one record may have several, by their number.
+#[must_use]
+pub fn completion_part(number: usize) -> String {
+    match number {
+        0 => "completion".to_owned(),
+        number => format!("completion/{number}"),
+    }
+}

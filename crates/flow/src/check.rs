@@ -21,6 +21,8 @@ use tidegate_config::nearest;
 
 use crate::plan::{FlowPlan, PLAN_VERSION};
 use crate::syntax::{MAX_DIAGNOSTICS, SyntaxNode, SyntaxTree, parse};
+use crate::value::paths::last_name;
+use crate::value::{FlowType, ObjectType};
 use crate::{Diagnostic, Span};
 pub use bindings::{Bindings, LookupBinding, StreamBinding, check_bindings, problem_code};
 use declarations::{Declaration, kind_text};
@@ -103,12 +105,16 @@ pub fn check_flows(texts: &[&str], registered: &Registered) -> CheckedFlows {
         used: BTreeSet::new(),
         diagnostics,
         errors: 0,
+        state_keys: BTreeMap::new(),
+        used_state: BTreeSet::new(),
+        outer: None,
         budget: ExpansionBudget::of(texts.iter().map(|text| text.len()).sum()),
         places: Vec::new(),
         unbuilt: Vec::new(),
     };
     checker.declarations();
     checker.processes();
+    checker.state_keys.clear();
     checker.unused_transforms();
     let FlowChecker {
         plan,
@@ -164,6 +170,12 @@ struct FlowChecker<'t> {
     diagnostics: Vec<Diagnostic>,
     /// Errors among them, of the checker itself.
     errors: usize,
+    /// The key fields of each local state of the process that is checked.
+    state_keys: BTreeMap<String, Vec<String>>,
+    /// The states among them that an expression names.
+    used_state: BTreeSet<String>,
+    /// The record that a transform with an `input` gets, which has more fields than it may name.
+    outer: Option<ObjectType>,
     budget: ExpansionBudget,
     places: Vec<NamedPlace>,
     unbuilt: Vec<UnbuiltStatement>,
@@ -210,6 +222,16 @@ impl FlowChecker<'_> {
         let help = near.map(|near| format!("did you mean `{near}`?"));
         let message = format!("there is no {what} `{name}`");
         self.found(code, node, message).help = help;
+    }
+
+    /// Says so where the last name of a path is that of another field of a result.
+    fn new_name(&mut self, path: SyntaxNode<'_>, others: &[(String, FlowType)]) {
+        let name = path.name();
+        let last = last_name(&name);
+        if others.iter().any(|(other, _)| other == last) {
+            let message = format!("the result has a field `{last}` already");
+            self.found("TG0101", path, message);
+        }
     }
 
     /// A name of another kind than its place needs.

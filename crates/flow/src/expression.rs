@@ -20,7 +20,7 @@ use tidegate_core::{Code, Failure, FailureClass};
 
 pub use arithmetic::{add, average};
 pub use check::{CheckedExpression, check};
-pub(crate) use lexer::unescaped;
+pub(crate) use lexer::{unescaped, unknown_escape};
 pub use library::MAX_PATTERN_BYTES;
 pub(crate) use library::pattern;
 pub use scope::{

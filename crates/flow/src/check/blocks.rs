@@ -12,7 +12,7 @@ use crate::plan::{
     MetricPlan, RetryPlan, SlowPlan, StateKind, StatePlan, TtlPlan,
 };
 use crate::syntax::SyntaxNode as Node;
-use crate::value::FlowType;
+use crate::value::{FlowType, ObjectType};
 
 /// Defaults of a retry, as the handlers of a stage have them.
 const RETRY: RetryPlan = RetryPlan {
@@ -45,6 +45,8 @@ impl<'t> ProcessChecker<'_, 't> {
 
     /// The names of state, before anything reads them.
     pub(super) fn declare_state(&mut self) {
+        self.flows.state_keys.clear();
+        self.flows.used_state.clear();
         let mut states: BTreeMap<String, FlowType> = BTreeMap::new();
         let mut spans: BTreeMap<String, Span> = BTreeMap::new();
         for decl in self.parts("state", "decl") {
@@ -64,7 +66,11 @@ impl<'t> ProcessChecker<'_, 't> {
                 _ => FlowType::Dynamic,
             };
             if decl.word() != "buffer" {
-                states.insert(name, kind);
+                states.insert(name.clone(), kind);
+            }
+            if decl.word() == "local" {
+                let keys = decl.path_names("keyed");
+                self.flows.state_keys.insert(name, keys);
             }
         }
         let mut blocks = self.node.all("block");
@@ -73,9 +79,9 @@ impl<'t> ProcessChecker<'_, 't> {
     }
 
     pub(super) fn blocks(&mut self) {
-        self.state();
         self.handlers();
         self.metrics();
+        self.state();
         for block in self.node.all("block") {
             match block.word() {
                 "checkpoint" => self.checkpoint(block),
@@ -117,7 +123,11 @@ impl<'t> ProcessChecker<'_, 't> {
                     is_event_time,
                 }
             });
-            let record = self.last_record();
+            // Where an expression names it, its key was checked there.
+            let record = match self.flows.used_state.contains(&name.name()) {
+                true => ObjectType::open(),
+                false => self.last_record(),
+            };
             let key = self.flows.all_paths(decl, "keyed", &record);
             let values = if ["map", "list"].contains(&kind) {
                 8

@@ -89,6 +89,7 @@ impl<'t> ProcessChecker<'_, 't> {
                 }
             }
             let kind = first.unwrap_or(FlowType::Dynamic);
+            self.flows.new_name(path, &keys);
             keys.push((last_name(&name).to_owned(), kind));
         }
         keys
@@ -121,6 +122,8 @@ impl<'t> ProcessChecker<'_, 't> {
             fields.push((alias.clone(), side));
         }
         if is_await {
+            let made = ["correlation_latency", "reason", "waited_duration"];
+            self.made_fields(node, &made, &fields);
             fields.push(("correlation_latency".to_owned(), FlowType::Integer));
         }
         let on = node.path_names("on");
@@ -266,6 +269,7 @@ impl<'t> ProcessChecker<'_, 't> {
             let record = FlowType::Object(stream.record.clone().into());
             fields.push((alias.clone(), FlowType::list(record)));
         }
+        self.made_fields(node, &["count", "reason"], &fields);
         fields.push(("count".to_owned(), FlowType::Integer));
         let is_on_timeout = node.has("on_timeout");
         if is_on_timeout {
@@ -292,7 +296,7 @@ impl<'t> ProcessChecker<'_, 't> {
         let kept: Vec<&FlowStream> = streams.iter().map(|(_, stream)| stream).collect();
         let mut buffers = self.state_decls("buffer");
         let buffer = buffers.find(|buffer| buffer.child("name").name() == name);
-        let order = buffer.map(|buffer| buffer.child("type").words().join(" "));
+        let order = buffer.map(|buffer| self.order_of(buffer.child("type"), &streams));
         let (id, kind) = (format!("hold/{name}"), StateKind::Hold(order));
         let state = self.step_state(node, id, kind, &key, timeout_ms, &kept);
         let stream = FlowStream::new(record, Some(key.clone()), node.head());
@@ -306,6 +310,32 @@ impl<'t> ProcessChecker<'_, 't> {
         };
         self.push(inputs, output, Some(state), repartition, operator);
         self.aggregable = Aggregable::Hold;
+    }
+
+    /// The order in which a buffer hands over its records; their priority is a field of one of the inputs.
+    fn order_of(&mut self, node: Node<'t>, streams: &[Input]) -> String {
+        let Some(path) = node.get("by") else {
+            return node.word().to_owned();
+        };
+        let name = path.name();
+        let mut records = streams.iter().map(|(_, stream)| &stream.record);
+        if !records.any(|record| path_type(record, &name).is_some()) {
+            let record = streams.first().map(|(_, stream)| stream.record.clone());
+            self.flows
+                .path(path, &record.unwrap_or_else(ObjectType::open));
+        }
+        format!("priority by {name}")
+    }
+
+    /// Says so where a step makes a field of a name that a key or an input has already.
+    fn made_fields(&mut self, node: Node<'t>, made: &[&str], fields: &[(String, FlowType)]) {
+        for name in made {
+            if fields.iter().any(|(other, _)| other == name) {
+                let message =
+                    format!("`{name}` is a key field or an alias, and this step sets such a field");
+                self.found("TG0101", node.head(), message);
+            }
+        }
     }
 
     fn completion_of(

@@ -2,7 +2,7 @@
 //!
 //! A transform is checked again wherever it is used. The head of a table is checked in each of its rows, and each step
 //! looks at the fields of its record. So a short text can be a large plan and long work. Both are paid from one budget: the
-//! unit is a quarter of a byte of expression, or half of a look at a field.
+//! unit is a tenth of a byte of expression, or half of a look at a field.
 
 use super::FlowChecker;
 use crate::Span;
@@ -13,8 +13,10 @@ pub const MAX_EXPANSION: usize = 16 << 20;
 /// Units for each byte of text.
 const PER_BYTE: usize = 8;
 
-/// A byte of an expression: its tree is about fifty times as large.
-pub(super) const EXPRESSION_BYTE: usize = 4;
+/// A byte of an expression: its tree is up to a hundred times as large.
+pub(super) const EXPRESSION_BYTE: usize = 10;
+/// An expression, however short it is.
+pub(super) const EXPRESSION: usize = 40;
 /// A field that a step looks at.
 pub(super) const LOOK: usize = 2;
 /// A field that is kept.

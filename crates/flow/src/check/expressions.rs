@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::FlowChecker;
-use super::expansion::{EXPRESSION_BYTE, KEPT, PATTERN};
+use super::expansion::{EXPRESSION, EXPRESSION_BYTE, KEPT, PATTERN};
 use crate::Span;
 use crate::expression::{ExpressionScope as Scope, check, parse};
 use crate::plan::PlanExpression;
@@ -25,6 +25,7 @@ impl FlowChecker<'_> {
         if self.is_full() {
             return (PlanExpression::default(), FlowType::Dynamic);
         }
+        self.state_uses(node, scope);
         let source = node.source_text();
         self.pay_for(&source, node.span(), scope);
         if self.is_exhausted() {
@@ -46,11 +47,44 @@ impl FlowChecker<'_> {
         (PlanExpression { text, checked }, kind)
     }
 
+    /// Checks the states that an expression names.
+    fn state_uses(&mut self, node: Node<'_>, scope: &Scope) {
+        if self.state_keys.is_empty() || scope.state.is_none() {
+            return;
+        }
+        let words = node.words();
+        for (at, three) in words.windows(3).enumerate() {
+            let is_field = at > 0 && words[at - 1] == ".";
+            if three[0] == "state" && three[1] == "." && !is_field {
+                self.state_use(node, three[2].trim_matches('`'), scope);
+            }
+        }
+    }
+
+    /// A state is kept by fields of the record, so the record must have them where the state is read or set.
+    pub(super) fn state_use(&mut self, node: Node<'_>, name: &str, scope: &Scope) {
+        let Some(keys) = self.state_keys.get(name).cloned() else {
+            return;
+        };
+        self.used_state.insert(name.to_owned());
+        let has = |record: &ObjectType, key: &str| path_type(record, key).is_some();
+        let outer = self.outer.clone();
+        let is_missing = |key: &&String| {
+            !has(&scope.record, key) && !outer.as_ref().is_some_and(|outer| has(outer, key))
+        };
+        if let Some(key) = keys.iter().find(is_missing) {
+            let message =
+                format!("`state.{name}` is kept by `{key}`, which the record has not here");
+            self.found("TG0301", node, message);
+        }
+    }
+
     /// Pays for the tree of an expression, its patterns, and the types of the whole record where it names that.
     fn pay_for(&mut self, text: &str, span: Span, scope: &Scope) {
         let patterns = text.matches("matches").count();
         let records = text.matches("record").count();
         let units = [
+            EXPRESSION,
             text.len().saturating_mul(EXPRESSION_BYTE),
             patterns.saturating_mul(PATTERN),
             records.saturating_mul(scope.record.fields.len() * KEPT),
@@ -72,6 +106,7 @@ impl FlowChecker<'_> {
         node: Node<'_>,
         scope: &Scope,
     ) -> PlanExpression {
+        self.state_uses(node, scope);
         self.pay_for(&text, node.span(), scope);
         if self.is_exhausted() {
             return PlanExpression::default();

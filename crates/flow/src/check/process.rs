@@ -9,17 +9,29 @@ use super::transforms::{UsedTransform, UsingPlace};
 use super::{FlowChecker, NamedPlace, UnbuiltStatement};
 use crate::expression::ExpressionScope;
 use crate::plan::{
-    CompletionPlan, FieldPlan, HoldInputPlan, LedgerPlace, ModePlan, ParallelismPlan, ProcessPlan,
-    SchemaPlan, SinkPlan, SourcePlan, StatePlan, TimePlan, TopicKind, TopicPlan, TrimPlan,
-    ways_out,
+    CompletionPlan, FieldPlan, HoldInputPlan, LedgerPlace, ModePlan, OperatorPlan, ParallelismPlan,
+    ProcessPlan, SchemaPlan, SinkPlan, SourcePlan, StatePlan, TimePlan, TopicKind, TopicPlan,
+    TrimPlan, ways_out,
 };
 use crate::syntax::{MAX_STATEMENTS, SyntaxNode as Node};
+use crate::value::paths::last_name;
 use crate::value::{FlowType, ObjectType};
 use crate::{Diagnostic, Span};
 
 /// Findings about a statement that is missing, which may stand in a part that could not be read.
 const BY_OTHER_STATEMENTS: [&str; 8] = [
     "TG0203", "TG0204", "TG0401", "TG0402", "TG0403", "TG0405", "TG0504", "TG0505",
+];
+
+/// The fields of every completion; the type of the first is that of the field that it is taken from.
+const COMPLETION_FIELDS: [(&str, FlowType); 7] = [
+    ("correlation_id", FlowType::Dynamic),
+    ("transaction_id", FlowType::String),
+    ("status", FlowType::String),
+    ("target_system", FlowType::String),
+    ("target_id", FlowType::String),
+    ("timestamp", FlowType::Timestamp),
+    ("error_details", FlowType::String),
 ];
 
 /// The records that flow at a place of a process.
@@ -44,6 +56,9 @@ impl FlowStream {
         }
     }
 }
+
+/// What an `emit` says about its stream: the schema, the fanout and the key.
+pub(super) type EmitOptions = (Option<String>, Option<String>, Vec<String>);
 
 /// The step that an `aggregate using` would belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,6 +86,8 @@ pub(super) struct ProcessChecker<'c, 't> {
     /// The streams of the plan that are written to, by their index.
     sinks: BTreeMap<String, usize>,
     pub(super) route_targets: BTreeSet<String>,
+    /// The options of each stream that is emitted to, and where they were given first.
+    pub(super) emit_options: BTreeMap<String, (EmitOptions, Span)>,
     pub(super) aggregable: Aggregable,
     /// Whether a part could not be read, which may have set any field.
     pub(super) is_broken: bool,
@@ -97,6 +114,7 @@ impl<'t> FlowChecker<'t> {
                 states: None,
                 sinks: BTreeMap::new(),
                 route_targets: BTreeSet::new(),
+                emit_options: BTreeMap::new(),
                 aggregable: Aggregable::Nothing,
                 is_broken: node.tree().is_broken(node),
                 has_registered: false,
@@ -463,10 +481,23 @@ impl<'t> ProcessChecker<'_, 't> {
             let message = format!("the process `{}` neither emits nor routes", self.name);
             self.found("TG0202", name, message);
         }
-        let commit = self.node.all("output").find(|output| output.word() == "on");
-        if let (Some(commit), false) = (commit, has_output) {
+        let mut steps = self.plan.steps.iter();
+        let has_emit = steps.any(|step| matches!(step.operator, OperatorPlan::Emit { .. }));
+        // A stream that a route writes to may refuse, too, but no commit of it is told about.
+        let outputs = self.node.all("output");
+        let untold = outputs
+            .filter(|output| output.word() == "on")
+            .find(|output| {
+                let is_told = if output.has("failure") {
+                    has_output
+                } else {
+                    has_emit
+                };
+                !is_told && !is_broken
+            });
+        if let Some(untold) = untold {
             let message = "there is no output whose commit could be told about";
-            self.found("TG0208", commit.head(), message);
+            self.found("TG0208", untold.head(), message);
         }
         if self.live.len() > 1 && !self.is_uncombined && !is_broken {
             for unused in self.live.clone() {
@@ -518,10 +549,28 @@ impl<'t> ProcessChecker<'_, 't> {
             let message = format!("the output has no field `{name}` to correlate by");
             self.found("TG0208", correlation, message);
         }
+        let include = self.flows.all_paths(node, "include", &record);
+        let of = |path: &str| path_type(&record, path).unwrap_or(FlowType::Dynamic);
+        let mut fields: Vec<(String, FlowType)> = COMPLETION_FIELDS
+            .map(|(name, kind)| (name.to_owned(), kind))
+            .into();
+        fields[0].1 = of(&correlation.name());
+        for path in node.paths("include") {
+            let name = last_name(&path.name()).to_owned();
+            if fields.iter().any(|(other, _)| *other == name) {
+                let message = format!("a completion has a field `{name}` already");
+                self.found("TG0101", path, message);
+            }
+            fields.push((name, of(&path.name())));
+        }
         let schema = self.flows.schema_of(node.get("schema"));
+        if let Some((name, schema)) = &schema {
+            let (at, told) = (node.child("schema").span(), ObjectType::closed(fields));
+            self.flows.fits_schema(at, &told, (name, schema), None);
+        }
         let completion = CompletionPlan {
             on_failure: node.has("failure"),
-            include: self.flows.all_paths(node, "include", &record),
+            include,
             stream: self.sink(node.child("stream")),
             correlation: correlation.name(),
             schema: schema.map(|(name, _)| name),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::declarations::Declaration;
 use super::expansion::{KEPT, LOOK};
 use super::expressions::path_type;
-use super::process::{Aggregable, FlowStream, ProcessChecker};
+use super::process::{Aggregable, EmitOptions, FlowStream, ProcessChecker};
 use super::transforms::UsingPlace;
 use super::{FlowChecker, MAX_WINDOWS};
 use crate::plan::{
@@ -198,14 +198,16 @@ impl<'t> ProcessChecker<'_, 't> {
         let answer = self.flows.lookup_answer(node.child("lookup"))?;
         let lookup = self.bound("lookups", node.child("lookup"));
         let select = self.flows.all_paths(node, "select", &answer);
-        for field in &select {
-            let kind = answer.field(field).unwrap_or(FlowType::Dynamic);
-            stream.record.fields.insert(field.clone(), kind);
+        let mut selected: Vec<(String, FlowType)> = Vec::new();
+        for path in node.paths("select") {
+            let name = path.name();
+            self.flows.new_name(path, &selected);
+            let kind = path_type(&answer, &name).unwrap_or(FlowType::Dynamic);
+            selected.push((last_name(&name).to_owned(), kind));
         }
-        let selected: BTreeSet<&String> = select.iter().collect();
-        stream
-            .fields
-            .retain(|field| !selected.contains(&field.name));
+        stream.record.fields.extend(selected.iter().cloned());
+        let names: BTreeSet<&String> = selected.iter().map(|(name, _)| name).collect();
+        stream.fields.retain(|field| !names.contains(&field.name));
         self.flows.pay(node.span(), answer.fields.len() * LOOK);
         if select.is_empty() {
             let answer = FlowType::Object(answer.into());
@@ -233,6 +235,7 @@ impl<'t> ProcessChecker<'_, 't> {
             on_success.push(match also.get("stream") {
                 Some(stream) => {
                     let name = self.sink(stream);
+                    self.one_way_to_emit(also, &name);
                     self.check_schema(also, &scope.record, &name);
                     OnSuccessPlan::Emit(name)
                 }
@@ -301,7 +304,12 @@ impl<'t> ProcessChecker<'_, 't> {
         let mut result: Vec<(String, FlowType)> = Vec::new();
         for path in &key {
             let kind = path_type(&stream.record, path).unwrap_or(FlowType::Dynamic);
-            result.push((last_name(path).to_owned(), kind));
+            let name = last_name(path);
+            if result.iter().any(|(other, _)| other == name) {
+                let message = format!("two key fields are `{name}` in the result");
+                self.found("TG0101", node.head(), message);
+            }
+            result.push((name.to_owned(), kind));
         }
         let aggregates = self.aggregates(node.child("aggregate"), &stream.record, &mut result);
         let names: Vec<&str> = aggregates.iter().map(|one| one.name.as_str()).collect();
@@ -322,6 +330,11 @@ impl<'t> ProcessChecker<'_, 't> {
             ("window_end", FlowType::Timestamp),
             ("revision", FlowType::Integer),
         ] {
+            if result.iter().any(|(other, _)| other == name) {
+                let message =
+                    format!("`{name}` is a key field or an aggregate, and a window sets it");
+                self.found("TG0101", node.head(), message);
+            }
             result.push((name.to_owned(), kind));
         }
         stream.record = ObjectType::closed(result);
@@ -436,6 +449,7 @@ impl<'t> ProcessChecker<'_, 't> {
         let record = flowing.as_ref().map(|(_, stream)| stream.record.clone());
         let record = record.unwrap_or_else(ObjectType::open);
         let key = self.flows.all_paths(node, "key", &record);
+        self.one_way_to_emit(node, &stream);
         self.check_schema(node, &record, &stream);
         if let Some(sink) = self.sink_plan(&stream) {
             let fanout = node.get("fanout").map(|fanout| fanout.word().to_owned());
@@ -447,6 +461,27 @@ impl<'t> ProcessChecker<'_, 't> {
         if let (false, Some((name, _))) = (is_options, flowing) {
             let operator = OperatorPlan::Emit { stream };
             self.push(vec![name.clone()], name, None, Vec::new(), operator);
+        }
+    }
+
+    /// A stream has one schema, fanout and key, whichever statement emits to it.
+    fn one_way_to_emit(&mut self, node: Node<'t>, stream: &str) {
+        let options: EmitOptions = (
+            node.get("schema").map(Node::name),
+            node.get("fanout").map(|fanout| fanout.word().to_owned()),
+            node.path_names("key"),
+        );
+        let new = (options, node.head());
+        let first = self
+            .emit_options
+            .entry(stream.to_owned())
+            .or_insert(new.clone());
+        if first.0 != new.0 {
+            let also = first.1;
+            let message = format!("`{stream}` is emitted to with other options before");
+            let found = self.found("TG0013", new.1, message);
+            found.also = Some(also);
+            found.help = Some("give all of them the same schema, fanout and key".to_owned());
         }
     }
 

@@ -69,10 +69,13 @@ impl<'t> FlowChecker<'t> {
                 return None;
             }
             self.used.insert(name.clone());
-            return Some(match declared.kind {
+            self.outer = declared.node.has("input").then(|| scope.record.clone());
+            let used = match declared.kind {
                 "transform" => self.transform(name, declared.node, scope),
                 _ => self.table(name, declared.node, scope),
-            });
+            };
+            self.outer = None;
+            return Some(used);
         }
         if self.registered.kinds(&name).any(|kind| place.takes(kind)) {
             let registered = self.registered.transforms.get(&name);
@@ -275,6 +278,8 @@ impl<'t> FlowChecker<'t> {
         let key = node.get("key").map(|key| self.expression(key, scope).0);
         if let (Some(name), Some(states)) = (node.get("state"), scope.state.as_ref()) {
             let text = name.name();
+            let states = states.clone();
+            self.state_use(node, &text, scope);
             match states.get(&text).cloned() {
                 None => {
                     let names = states.keys().take(super::MAX_NAMES).cloned().collect();
@@ -325,6 +330,11 @@ impl<'t> FlowChecker<'t> {
             self.expression(*column, &scope);
         }
         let results: Vec<String> = head.all("result").map(Node::name).collect();
+        let mut names: Vec<(String, FlowType)> = Vec::new();
+        for result in head.all("result") {
+            self.new_name(result, &names);
+            names.push((result.name(), FlowType::Dynamic));
+        }
         let wanted = (columns.len(), results.len());
         let mut kinds: Vec<Option<FlowType>> = vec![None; results.len()];
         let mut rows = Vec::new();

@@ -307,7 +307,21 @@ fn escape(text: &str, is_bytes: bool, out: &mut Vec<u8>) -> Option<usize> {
     Some(used)
 }
 
-/// A text without its quotes and with its escapes decoded; one that is unknown stands for its letter.
+/// The place of the first escape of a text that is unknown. A backslash that ends the text is none.
+pub(crate) fn unknown_escape(text: &str) -> Option<usize> {
+    let mut at = 0;
+    while let Some(next) = text[at..].find('\\') {
+        at += next;
+        match escape(&text[at..], false, &mut Vec::new()) {
+            Some(used) => at += used,
+            None => return (at + 1 < text.len()).then_some(at),
+        }
+    }
+    None
+}
+
+/// A text without its quotes and with its escapes decoded. One that is unknown was told about, and stands for its
+/// letter.
 pub(crate) fn unescaped(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -210,7 +210,7 @@ impl StateValues {
             self.0.remove(&place);
             return unset(plan);
         };
-        stored.touched = time;
+        stored.touched = time.max(stored.touched);
         stored.value.clone()
     }
 
@@ -228,8 +228,8 @@ impl StateValues {
         let written = StateValue {
             value,
             created: stored.map_or(time, |stored| stored.created),
-            written: time,
-            touched: time,
+            written: stored.map_or(time, |stored| time.max(stored.written)),
+            touched: stored.map_or(time, |stored| time.max(stored.touched)),
         };
         self.0.insert(place, written);
     }

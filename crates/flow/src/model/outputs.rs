@@ -11,7 +11,7 @@ use tidegate_core::{DeadLetter, EventId, FailureClass, Offset, Partition, TierIn
 use super::memory::ModelRecord;
 use super::script::ScriptedFailure;
 use super::{FlowModel, Moving, StepFailure, Stepped, timestamp};
-use crate::apply::StepRefusal;
+use crate::apply::{StepRefusal, completion_part};
 use crate::expression::RecordMetadata;
 use crate::plan::{CompletionPlan, FailureKind, LeavePlan};
 use crate::value::paths::{last_name, raw_at, topic_key_of};
@@ -58,8 +58,8 @@ pub(super) struct Results {
     dead_letters: Vec<ModelDeadLetter>,
     fates: BTreeMap<EventId, Place>,
     metrics: Vec<(String, String)>,
-    /// The last record that was written by `emit`.
-    emitted: Option<Told>,
+    /// The records that were written by `emit`.
+    emitted: Vec<Told>,
     /// The record that a sink refused.
     refused: Option<Told>,
 }
@@ -145,7 +145,10 @@ impl FlowModel<'_> {
     /// A record leaves by `emit`.
     pub(super) fn emit(&mut self, stream: &str, moving: &Moving) -> Stepped {
         self.write(stream, moving)?;
-        self.results.emitted = Some((stream.to_owned(), moving.clone(), None));
+        if !self.process.completions.is_empty() {
+            let told = (stream.to_owned(), moving.clone(), None);
+            self.results.emitted.push(told);
+        }
         Ok(())
     }
 
@@ -333,8 +336,9 @@ impl FlowModel<'_> {
 
     /// Adds the records that tell about the commit, or about a sink that refused.
     fn complete(&mut self) {
-        let told = [self.results.emitted.take(), self.results.refused.take()];
-        for (stream, moving, error) in told.into_iter().flatten() {
+        let mut told = std::mem::take(&mut self.results.emitted);
+        told.extend(self.results.refused.take());
+        for (number, (stream, moving, error)) in told.into_iter().enumerate() {
             let tells = |plan: &&CompletionPlan| plan.on_failure == error.is_some();
             for plan in self.process.completions.iter().filter(tells) {
                 let id = moving.id.to_string();
@@ -360,7 +364,7 @@ impl FlowModel<'_> {
                 }
                 let details = error.as_deref().map_or(FlowValue::Null, FlowValue::text);
                 record.set_raw("error_details", details.to_json().unwrap_or_default());
-                let id = EventId::derived(&[&id, &plan.stream, "completion"]);
+                let id = EventId::derived(&[&id, &plan.stream, &completion_part(number)]);
                 let key = topic_key_of(&moving.record, std::slice::from_ref(&plan.correlation));
                 self.output(&plan.stream, Some(key), id, record.to_string(), false);
             }

@@ -107,7 +107,9 @@ impl FlowModel<'_> {
                     self.leave(leave, moving, &failure, "deduplicate")?;
                     return Ok(false);
                 }
-                self.memory.seen.insert(key, moving.time);
+                // A record that came late does not shorten how long a later one is remembered.
+                let seen = self.memory.seen.entry(key).or_insert(moving.time);
+                *seen = moving.time.max(*seen);
             }
             OperatorPlan::Window { .. } => {
                 self.window(at, moving)?;

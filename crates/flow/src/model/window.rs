@@ -60,7 +60,14 @@ impl FlowModel<'_> {
         let (key, lateness) = (key_of(&moving.record, paths), ms(*lateness_ms));
         let progress = self.progress();
         let mut open = spans(*shape, moving.time);
-        open.retain(|(_, end)| end.saturating_add(lateness) > progress);
+        let is_session = matches!(shape, WindowShape::Session { .. });
+        let is_open = |end: i64| end.saturating_add(lateness) > progress;
+        let before = self.memory.windows.get(&(at, key.clone()));
+        // A session that takes the record may be open for longer than the record alone would be.
+        open.retain(|(start, end)| {
+            let mut sessions = before.into_iter().flatten().filter(|_| is_session);
+            is_open(*end) || sessions.any(|s| s.start <= *end && *start <= s.end && is_open(s.end))
+        });
         if open.is_empty() {
             if let Some(stream) = late {
                 return self.write(stream, moving);
@@ -89,7 +96,6 @@ impl FlowModel<'_> {
                 records: vec![(moving.record.clone(), values.clone())],
             };
             let new = fresh.entry;
-            let is_session = matches!(shape, WindowShape::Session { .. });
             let (entry, end) = self.merge_into((at, key.clone()), fresh, is_session);
             let has_fired = end <= progress;
             // At one due time the result comes first: the order of the timers is that of their making.

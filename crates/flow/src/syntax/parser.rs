@@ -302,6 +302,7 @@ impl FlowParser<'_> {
                     return Err(self.fail(item, None));
                 }
                 self.check_number(*class);
+                self.check_escapes();
                 self.at += 1;
                 Ok(())
             }
@@ -367,6 +368,24 @@ impl FlowParser<'_> {
         let message = format!("`{}` has more than {limit}", self.shown(self.at));
         let found = Diagnostic::new("TG0003", self.span(self.at), message);
         self.diagnostics.push(found);
+    }
+
+    /// Says so where the text at the current token has an escape that expressions do not know.
+    fn check_escapes(&mut self) {
+        let token = self.token(self.at);
+        if token.kind != FlowTokenKind::Text {
+            return;
+        }
+        let text = &self.text[token.start as usize..token.end as usize];
+        let Some(at) = crate::expression::unknown_escape(text) else {
+            return;
+        };
+        let span = self.span(self.at);
+        let escape: String = text[at..].chars().take(2).collect();
+        let message = format!("the escape `{}` is unknown", escape.escape_debug());
+        let found = Diagnostic::new("TG0012", span.part(at, at + escape.len()), message);
+        let help = "write two backslashes where one is meant";
+        self.diagnostics.push(found.help(help));
     }
 
     /// Says so where the duration from `start` on is longer than one may be.

@@ -338,3 +338,17 @@ fn a_record_is_in_as_many_windows_as_the_limit_and_a_retry_has_as_many_attempts(
     assert_found(&retry(u64::MAX), "TG0016", "`attempts`");
     assert_right(&retry(MAX_ATTEMPTS));
 }
+
+/// Each of these expressions takes hundreds of bytes when it is checked.
+#[test]
+fn short_expressions_count_by_the_memory_that_they_take() {
+    let steps = "transform using t ".repeat(200);
+    let uses = format!("process p receive i {steps} emit to o end");
+    for row in [
+        "| (a == 1 && b == 2) => {\"x\": [1,2,3]} |\n",
+        "| 1 => 1 |\n",
+    ] {
+        let table = format!("decision_table t | c => r |\n{} end ", row.repeat(4_000));
+        assert_found(&(table + &uses), "TG0016", "`expansion`");
+    }
+}

@@ -10,6 +10,7 @@ mod codes;
 mod grammar;
 mod kinds;
 mod limits;
+mod meant;
 mod plans;
 mod reference;
 mod robust;

@@ -83,8 +83,8 @@ fn the_reference_page_is_written_from_the_tables() {
         (
             "expansion",
             MAX_EXPANSION,
-            "units, and 8 more for each byte of text: 4 for a byte of an expression, counted wherever its transform \
-             or table is used; 2 for a field that a step looks at; 16 for one that is kept; 8,192 for a pattern",
+            "units, and 8 more for each byte of text: 40 for an expression and 10 for each of its bytes, counted \
+             wherever its transform or table is used; 2 for a field that a step looks at; 16 for one that is kept; 8,192 for a pattern",
         ),
         ("diagnostics", MAX_DIAGNOSTICS, "per file"),
     ] {

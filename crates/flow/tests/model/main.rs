@@ -5,6 +5,7 @@
     reason = "the examples are read from their directory"
 )]
 
+mod late;
 mod ledger;
 mod steps;
 

@@ -180,7 +180,7 @@ impl<'w> StateWork<'w, '_> {
         let Some(mut head) = self.head(place)? else {
             return Ok(unset(place.plan));
         };
-        if lives_since(place.plan) == "access" && head.stamp != place.time {
+        if lives_since(place.plan) == "access" && head.stamp < place.time {
             head.stamp = place.time;
             self.save(place, &head);
         }
@@ -213,7 +213,7 @@ impl<'w> StateWork<'w, '_> {
     fn begun(&mut self, place: &StatePlace<'_>, form: Form) -> Result<(Head, bool), Failure> {
         if let Some(mut head) = self.head(place)? {
             if lives_since(place.plan) != "creation" {
-                head.stamp = place.time;
+                head.stamp = place.time.max(head.stamp);
             }
             if head.form == form {
                 return Ok((head, false));
@@ -341,7 +341,7 @@ impl<'w> StateWork<'w, '_> {
         let Some(mut head) = self.head(place)?.filter(|head| head.form == Form::Map) else {
             return Ok(None);
         };
-        if lives_since(place.plan) == "access" && head.stamp != place.time {
+        if lives_since(place.plan) == "access" && head.stamp < place.time {
             head.stamp = place.time;
             self.save(place, &head);
         }

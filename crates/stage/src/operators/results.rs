@@ -9,7 +9,7 @@ use tidegate_core::dead_letter::{Header, LastFailure, Reason, RecordOrigin, Stag
 use tidegate_core::{
     DeadLetter, EventId, Failure, FailureClass, Offset, Partition, TierIndex, Topic,
 };
-use tidegate_flow::apply::StepRefusal;
+use tidegate_flow::apply::{StepRefusal, completion_part};
 use tidegate_flow::expression::RecordMetadata;
 use tidegate_flow::plan::{CompletionPlan, FailureKind, LeavePlan};
 use tidegate_flow::value::paths::{last_name, raw_at, topic_key_of};
@@ -33,8 +33,8 @@ pub(super) struct RecordResults {
     /// By how many an event waits in more places than before.
     copies: BTreeMap<InputEvent, i64>,
     metrics: Vec<(usize, String)>,
-    /// The last record that was written by `emit`.
-    emitted: Option<Told>,
+    /// The records that were written by `emit`.
+    emitted: Vec<Told>,
     /// The record that a stream refused.
     refused: Option<Told>,
 }
@@ -169,7 +169,8 @@ impl Run<'_> {
     pub(super) fn emit(&mut self, stream: &str, moving: &Moving) -> Stepped {
         self.write(stream, moving)?;
         if !self.fixed.process.completions.is_empty() {
-            self.results.emitted = Some((stream.to_owned(), moving.clone(), None));
+            let told = (stream.to_owned(), moving.clone(), None);
+            self.results.emitted.push(told);
         }
         Ok(())
     }
@@ -440,8 +441,9 @@ impl Run<'_> {
 
     /// Adds the records that tell about the commit, or about a stream that refused.
     fn complete(&mut self) {
-        let told = [self.results.emitted.take(), self.results.refused.take()];
-        for (stream, moving, error) in told.into_iter().flatten() {
+        let mut told = std::mem::take(&mut self.results.emitted);
+        told.extend(self.results.refused.take());
+        for (number, (stream, moving, error)) in told.into_iter().enumerate() {
             let fixed = self.fixed;
             let tells = |plan: &&CompletionPlan| plan.on_failure == error.is_some();
             for plan in fixed.process.completions.iter().filter(tells) {
@@ -468,7 +470,7 @@ impl Run<'_> {
                 }
                 let details = error.as_deref().map_or(FlowValue::Null, FlowValue::text);
                 record.set_raw("error_details", details.to_json().unwrap_or_default());
-                let id = EventId::derived(&[&id, &plan.stream, "completion"]);
+                let id = EventId::derived(&[&id, &plan.stream, &completion_part(number)]);
                 let key = topic_key_of(&moving.record, std::slice::from_ref(&plan.correlation));
                 let value = Bytes::from(record.to_string());
                 let output = self.output(&plan.stream, Some(Bytes::from(key)), id, value);

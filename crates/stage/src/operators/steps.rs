@@ -257,13 +257,15 @@ impl Run<'_> {
     ) -> Result<bool, Failure> {
         let table = self.fixed.step_tables(at).main;
         let row = key_bytes(&key_of(&moving.record, by));
+        let mut newest = moving.time;
         if let Some(bytes) = self.journal.get(table, &row) {
             let seen = from_ordered(&bytes).ok_or_else(|| damaged(table))?;
             if moving.time.abs_diff(seen) < window.unsigned_abs() {
                 return Ok(true);
             }
+            newest = newest.max(seen);
         }
-        self.journal.put(table, &row, ordered(moving.time).to_vec());
+        self.journal.put(table, &row, ordered(newest).to_vec());
         let kept = window.saturating_mul(2);
         let timer = Timer {
             kind: TimerKind::Forget,
@@ -271,7 +273,7 @@ impl Run<'_> {
             entry: 0,
             row,
         };
-        self.set_timer(moving.time.saturating_add(kept), &timer);
+        self.set_timer(newest.saturating_add(kept), &timer);
         Ok(false)
     }
 

@@ -253,7 +253,19 @@ impl Run<'_> {
         let tables = fixed.step_tables(at);
         let progress = self.reached();
         let mut open = spans(*shape, moving.time);
-        open.retain(|(_, end)| end.saturating_add(lateness) > progress);
+        let is_open = |end: i64| end.saturating_add(lateness) > progress;
+        let is_session = matches!(shape, WindowShape::Session { .. });
+        // A session that takes the record may be open for longer than the record alone would be.
+        let mut is_taken = false;
+        if is_session && !open.iter().any(|(_, end)| is_open(*end)) {
+            for (row, bytes) in self.journal.rows(tables.main, &key_bytes(&key), usize::MAX) {
+                let session = OpenWindow::read(tables.main, &row, &bytes)?;
+                let touches =
+                    |(start, end): &(i64, i64)| session.start <= *end && *start <= session.end;
+                is_taken |= is_open(session.end) && open.iter().any(touches);
+            }
+        }
+        open.retain(|(_, end)| is_taken || is_open(*end));
         if open.is_empty() {
             if let Some(stream) = late {
                 return self.write(stream, moving);
@@ -291,7 +303,6 @@ impl Run<'_> {
                 runs: Vec::new(),
                 base,
             };
-            let is_session = matches!(shape, WindowShape::Session { .. });
             let mut window = self.merge_into(tables.main, &key, fresh, (aggregates, is_session))?;
             window.count += 1;
             for ((accumulator, plan), value) in
