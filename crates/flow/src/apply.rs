@@ -19,7 +19,7 @@ use crate::plan::{
     TransformPlan, TrimPlan, conform, is_literal,
 };
 use crate::value::paths::{key_of, last_name, raw_at, set_at};
-use crate::value::{FlowType, FlowValue, JsonRecord, MapKey, ValueMap};
+use crate::value::{FlowType, FlowValue, JsonRecord, MapKey, Scanner, ValueMap};
 
 type Value = FlowValue<'static>;
 type Evaluated = Result<Value, Box<EvaluationFailure>>;
@@ -415,9 +415,21 @@ impl Apply<'_> {
                 let FlowValue::List(elements) = self.value(each, view)? else {
                     return Err(refuse("`each` needs a list of maps".to_owned()));
                 };
+                // A field without a schema is copied as it stands, so that numbers keep all of their digits.
+                let checked = each.checked.as_ref();
+                let raw = checked.and_then(|checked| checked.raw_field(view.record));
+                let raw = raw.unwrap_or_default();
+                let mut places = Vec::new();
+                // Without a text there is no place.
+                Scanner::new(raw)
+                    .list(0, &mut |place| places.push(place))
+                    .ok();
                 let mut results = Vec::with_capacity(elements.len());
-                for element in elements.iter() {
-                    let text = element.to_json().map_err(|error| refuse(error.0))?;
+                for (at, element) in elements.iter().enumerate() {
+                    let text = match places.get(at) {
+                        Some((start, end)) => raw[*start as usize..*end as usize].to_owned(),
+                        None => element.to_json().map_err(|error| refuse(error.0))?,
+                    };
                     let Ok(mut record) = JsonRecord::of_text(&text) else {
                         let message = format!("`each` needs maps, this is {}", element.kind());
                         return Err(refuse(message));

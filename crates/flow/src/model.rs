@@ -119,7 +119,12 @@ fn ms(duration: u64) -> i64 {
 }
 
 fn timestamp(ms: i64) -> Timestamp {
-    Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH)
+    let bound = if ms < 0 {
+        Timestamp::MIN
+    } else {
+        Timestamp::MAX
+    };
+    Timestamp::from_millisecond(ms).unwrap_or(bound)
 }
 
 /// An interpreter of one process.

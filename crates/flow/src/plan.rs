@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use compare::{PlanChange, PlanChangeKind, compare};
-pub(crate) use conform::{conform, is_literal};
+pub(crate) use conform::{conform, has_fitting_default, is_literal};
 pub use expression::PlanExpression;
 pub use operator::{
     AggregatePlan, ArmPlan, AssignPlan, BodyPlan, CheckPlan, CompletePlan, JoinKind, LeavePlan,

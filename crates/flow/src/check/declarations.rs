@@ -7,6 +7,7 @@ use super::expansion::PATTERN;
 use crate::Span;
 use crate::plan::{
     ConstraintPlan, FieldPlan, FieldType, LiteralPlan, LookupPlan, PatternPlan, SchemaPlan,
+    has_fitting_default,
 };
 use crate::syntax::{MAX_FIELDS, SyntaxNode as Node};
 
@@ -115,6 +116,7 @@ impl<'t> FlowChecker<'t> {
             constraints: Vec::new(),
         };
         let kind = field.kind.clone();
+        let mut are_right = true;
         for modifier in node.all("modifier") {
             let bounds = ["from", "to"].map(|label| modifier.child(label).words().concat());
             let (fits, constraint) = match modifier.word() {
@@ -159,7 +161,12 @@ impl<'t> FlowChecker<'t> {
                 let (word, name) = (modifier.word(), &field.name);
                 let message = format!("this `{word}` does not fit the type of `{name}`");
                 self.found("TG0310", modifier, message);
+                are_right = false;
             }
+        }
+        if are_right && !has_fitting_default(&field) {
+            let message = format!("`{}` may not have its default as a value", field.name);
+            self.found("TG0310", node, message);
         }
         field
     }

@@ -151,7 +151,14 @@ impl Checker<'_> {
     fn node(&mut self, syntax: &Syntax) -> Typed {
         match &syntax.kind {
             SyntaxKind::Literal(value) => (Node::Constant(value.clone()), value.kind()),
-            SyntaxKind::Name(name) => self.name(syntax, name),
+            SyntaxKind::Name(name) => {
+                let mut locals = self.locals.iter();
+                match locals.rposition(|(local, _)| local == name) {
+                    Some(slot) => (Node::Local(slot), self.locals[slot].1.clone()),
+                    None => self.name(syntax, name),
+                }
+            }
+            SyntaxKind::Outer(name) => self.name(syntax, name),
             SyntaxKind::Select(operand, name) => self.select(syntax, operand, name),
             SyntaxKind::Index(pair) => self.index(syntax, &pair.0, &pair.1),
             SyntaxKind::Call(target, name, arguments) => {
@@ -218,9 +225,6 @@ impl Checker<'_> {
     }
 
     fn name(&mut self, syntax: &Syntax, name: &str) -> Typed {
-        if let Some(slot) = self.locals.iter().rposition(|(local, _)| local == name) {
-            return (Node::Local(slot), self.locals[slot].1.clone());
-        }
         if name == "record" {
             let record = Arc::new(self.scope.record.clone());
             let node = Node::Record(Arc::clone(&record));
@@ -267,10 +271,13 @@ impl Checker<'_> {
     }
 
     fn select(&mut self, syntax: &Syntax, operand: &Syntax, name: &str) -> Typed {
-        if let (SyntaxKind::Name(word), Some(states)) = (&operand.kind, &self.scope.state)
-            && word == "state"
-            && !self.locals.iter().any(|(local, _)| local == "state")
-        {
+        let is_local = |name: &str| self.locals.iter().any(|(local, _)| local == name);
+        let is_state = match &operand.kind {
+            SyntaxKind::Name(word) => word == "state" && !is_local(word),
+            SyntaxKind::Outer(word) => word == "state",
+            _ => false,
+        };
+        if let (true, Some(states)) = (is_state, &self.scope.state) {
             let Some(kind) = states.get(name) else {
                 let near = nearest(name, states.keys().map(String::as_str));
                 let help = near.map(|near| format!("did you mean `{near}`?"));

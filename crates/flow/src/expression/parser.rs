@@ -24,6 +24,8 @@ pub(crate) struct Syntax {
 pub(crate) enum SyntaxKind {
     Literal(FlowValue<'static>),
     Name(String),
+    /// A name behind a leading dot: never the variable of a macro.
+    Outer(String),
     Select(Box<Syntax>, String),
     Index(Box<(Syntax, Syntax)>),
     /// A call, with the value before the dot if there is one.
@@ -82,7 +84,7 @@ impl BinaryOperator {
 impl Syntax {
     fn of(start: usize, end: usize, kind: SyntaxKind) -> Result<Self, SyntaxError> {
         let parts: Vec<&Self> = match &kind {
-            SyntaxKind::Literal(_) | SyntaxKind::Name(_) => Vec::new(),
+            SyntaxKind::Literal(_) | SyntaxKind::Name(_) | SyntaxKind::Outer(_) => Vec::new(),
             SyntaxKind::Select(of, _) | SyntaxKind::Not(of) | SyntaxKind::Negate(of) => vec![of],
             SyntaxKind::Index(pair) | SyntaxKind::Binary(_, pair) => vec![&pair.0, &pair.1],
             SyntaxKind::Call(target, _, arguments) => target
@@ -372,16 +374,21 @@ impl Parser<'_> {
         if self.token == ExpressionToken::End {
             return Err(self.expected("a value"));
         }
-        if self.accept(".")? {
-            // A leading dot means a name of the outermost scope, which ours always are.
-            if !self.is_field_name() {
-                return Err(self.expected("a name"));
-            }
+        let is_outer = self.accept(".")?;
+        if is_outer && !self.is_field_name() {
+            return Err(self.expected("a name"));
         }
         let place = (self.start, self.end);
         let is_negative = sign.is_some();
         let kind = match self.advance()? {
-            ExpressionToken::Name(name, is_quoted) => return self.name(start, name, is_quoted),
+            ExpressionToken::Name(name, is_quoted) => {
+                let mut named = self.name(start, name, is_quoted)?;
+                named.kind = match named.kind {
+                    SyntaxKind::Name(name) if is_outer => SyntaxKind::Outer(name),
+                    kind => kind,
+                };
+                return Ok(named);
+            }
             ExpressionToken::Integer(digits) => match integer(&digits, is_negative) {
                 Some(number) => SyntaxKind::Literal(FlowValue::Integer(number)),
                 None => return Err(too_large(place)),

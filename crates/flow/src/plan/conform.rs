@@ -123,6 +123,18 @@ fn scalar(raw: &str, kind: &FieldType) -> bool {
     }
 }
 
+/// Whether the default of a field is a value that the field may have.
+pub(crate) fn has_fitting_default(field: &FieldPlan) -> bool {
+    let Some(default) = &field.default else {
+        return true;
+    };
+    let text = default.to_json();
+    let mut constraints = field.constraints.iter();
+    FlowValue::parse_json(&text, &FlowType::Dynamic).is_ok()
+        && conform_value(&text, &field.kind).is_ok()
+        && constraints.all(|rule| broken(&text, &field.kind, rule).is_none())
+}
+
 /// How a value breaks a constraint.
 fn broken(raw: &str, kind: &FieldType, constraint: &ConstraintPlan) -> Option<String> {
     let text = match FlowValue::from_json(raw, &FlowType::String) {

@@ -23,8 +23,8 @@ pub enum FlowTokenKind {
     /// A text that only CEL knows: single or triple quotes, or a prefix.
     #[token("'", text)]
     #[regex(r#"[rRbB]{1,2}["']"#, text, priority = 20)]
-    #[token("\"\"\"", long_text)]
-    #[token("'''", long_text)]
+    #[regex(r#"[rRbB]{0,2}""""#, long_text, priority = 30)]
+    #[regex(r#"[rRbB]{0,2}'''"#, long_text, priority = 30)]
     CelText,
     /// One of the signs of the language and of CEL.
     #[token("=>")]
@@ -199,8 +199,14 @@ fn text(lexer: &mut Lexer<'_, FlowTokenKind>) -> Result<(), LexFault> {
 
 /// The rest of a text in triple quotes, which may have many lines.
 fn long_text(lexer: &mut Lexer<'_, FlowTokenKind>) -> Result<(), LexFault> {
-    let quotes = lexer.slice();
-    let end = lexer.remainder().find(quotes).map(|end| end + quotes.len());
-    lexer.bump(end.unwrap_or(lexer.remainder().len()));
-    end.map(|_| ()).ok_or(LexFault::Text)
+    let (prefix, fence) = lexer.slice().split_at(lexer.slice().len() - 3);
+    let is_raw = prefix.contains(['r', 'R']);
+    let rest = lexer.remainder().as_bytes();
+    let mut at = 0;
+    while at < rest.len() && !rest[at..].starts_with(fence.as_bytes()) {
+        at += if rest[at] == b'\\' && !is_raw { 2 } else { 1 };
+    }
+    let is_closed = at < rest.len();
+    lexer.bump(if is_closed { at + 3 } else { rest.len() });
+    is_closed.then_some(()).ok_or(LexFault::Text)
 }

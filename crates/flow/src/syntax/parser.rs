@@ -302,7 +302,7 @@ impl FlowParser<'_> {
                     return Err(self.fail(item, None));
                 }
                 self.check_number(*class);
-                self.check_escapes();
+                self.check_signs();
                 self.at += 1;
                 Ok(())
             }
@@ -370,13 +370,18 @@ impl FlowParser<'_> {
         self.diagnostics.push(found);
     }
 
-    /// Says so where the text at the current token has an escape that expressions do not know.
-    fn check_escapes(&mut self) {
+    /// Says so where the text at the current token has an escape that expressions do not know, or the name a dot.
+    fn check_signs(&mut self) {
         let token = self.token(self.at);
+        let text = &self.text[token.start as usize..token.end as usize];
+        if token.kind == FlowTokenKind::QuotedName && text.contains('.') {
+            let message = "a name has no dot; each name of a path has its own backquotes";
+            let found = Diagnostic::new("TG0001", self.span(self.at), message);
+            self.diagnostics.push(found);
+        }
         if token.kind != FlowTokenKind::Text {
             return;
         }
-        let text = &self.text[token.start as usize..token.end as usize];
         let Some(at) = crate::expression::unknown_escape(text) else {
             return;
         };

@@ -23,7 +23,9 @@ pub(super) fn blanks(tree: &SyntaxTree, from: u32, to: u32) -> Vec<bool> {
             |text: &str| !BEFORE_OPERAND.contains(&text) && text != "in" && !text.is_empty();
         let is_blank = match token {
             _ if before.is_empty() || is_sign || ["(", "[", "{", "."].contains(&before) => false,
-            ")" | "]" | "}" | "." | "," => false,
+            // A dot behind an operand is a selection; another one begins a number or a name.
+            "." => !is_operand(before),
+            ")" | "]" | "}" | "," => false,
             "(" | "[" | "{" => !is_operand(before),
             ":" => open.last() != Some(&"{"),
             _ => true,

@@ -74,6 +74,7 @@ fn expressions_have_their_values() {
             ("rates.filter(k, rates[k] > 1)", "[\"USD\"]"),
             ("nums.map(x, nums.filter(y, y > x).size())", "[2,1,0]"),
             ("lines.map(l, l.qty).all(q, q > 1)", "true"),
+            ("[0].exists(s, .s == 'Store 7')", "true"),
             ("[1, 2].exists(s, s == 2) ? s : ''", "\"Store 7\""),
             ("nums.all(x, x / 0 == 1) || true", "true"),
             ("[0, 1].exists(x, 1 / x == 1)", "true"),

@@ -94,3 +94,26 @@ pub(crate) fn assert_prints_the_same(text: &str, name: &str) {
         tree.steps()
     );
 }
+
+#[test]
+fn numbers_that_begin_with_a_dot_and_long_raw_texts_keep_their_meaning() {
+    for expression in [
+        "(a ? .5 : 1.0) > 0.25",
+        "x in [.5, - .5]",
+        r#"(s == r"""a \ ) "b" """)"#,
+        "(s == b'''a '' ) b''')",
+        r#"(s == """a \""" ) b""")"#,
+        "(x.exists(y, .y == y))",
+    ] {
+        let text = format!("process p receive a filter {expression} emit to b end");
+        assert!(parse(&text, 0).1.is_empty(), "{text}");
+        assert_prints_the_same(&text, expression);
+        let (tree, _) = parse(&text, 0);
+        let before = check_flows(&[&text], &registered());
+        let again = check_flows(&[&print(&tree)], &registered());
+        assert_eq!(again.plan, before.plan, "{text}");
+        let found = before.diagnostics.iter().chain(&again.diagnostics);
+        let codes: Vec<&str> = found.map(|found| found.code).collect();
+        assert!(!codes.contains(&"TG0012"), "{text}: {codes:?}");
+    }
+}

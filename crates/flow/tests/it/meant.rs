@@ -207,3 +207,43 @@ fn two_fields_of_one_name_in_a_result_are_refused() {
         "TG0101",
     );
 }
+
+#[test]
+fn a_default_that_the_field_may_not_have_is_refused() {
+    let schema = |field: &str| format!("schema s f: {field} end");
+    for field in [
+        "integer default 007",
+        "decimal(4,2) default 12345.678",
+        "decimal(4,2) default \"123.4\"",
+        "timestamp default \"2026-01-05\"",
+        "date default \"2026-1-5\"",
+        "bytes default \"%%\"",
+        "integer default 5 range 6..9",
+        "integer range 6..9 default 5",
+        "string default \"c\" values (\"a\", \"b\")",
+        "string default \"x1\" pattern \"[a-z]\"",
+        "string default \"abc\" length 1..2",
+    ] {
+        assert_refused(&schema(field), "TG0310");
+    }
+    for field in [
+        "integer default -7",
+        "decimal(4,2) default 12.50",
+        "timestamp default \"2026-01-05T10:00:00Z\"",
+        "date default \"2026-01-05\"",
+        "bytes default \"aGk=\"",
+        "integer default 7 range 6..9",
+        "string default \"a\" values (\"a\", \"b\")",
+        "json default 5",
+    ] {
+        assert_right(&schema(field));
+    }
+}
+
+#[test]
+fn a_name_with_a_dot_is_no_path() {
+    assert_refused(&in_process("deduplicate by `x.id`"), "TG0001");
+    assert_refused("schema s `x.id`: string end", "TG0001");
+    assert_right(&in_process("deduplicate by `x`.`id`"));
+    assert_right("schema s `x-id`: string end");
+}

@@ -606,3 +606,31 @@ fn a_process_of_the_most_statements_runs() {
         assert_eq!(values, [format!("{{\"n\":{}}}", MAX_STATEMENTS - 3)]);
     }
 }
+
+#[test]
+fn each_keeps_the_digits_of_a_list_without_a_schema() {
+    passes(
+        "transform sp each items end process p receive a transform using sp emit to b end",
+        "- send: { stream: a, value: { items: [ { v: 12.50, w: 123456789012345678901234567890 }, { v: 1.0 } ] } }
+         - expect: { stream: b, values: [ { v: 12.50, w: 123456789012345678901234567890 }, { v: 1.0 } ] }",
+    );
+    let flow = "transform sp each items end process p receive a transform using sp emit to b end";
+    let plan = plan(flow, &Registered::default());
+    let mut model = FlowModel::new(&plan, "p", ModelScript::default()).unwrap();
+    model.send(input("a", r#"{"items": [{"v": 12.50}, {"v":1e2}]}"#));
+    let values = model.outputs("b").map(|output| output.value.as_str());
+    assert_eq!(
+        values.collect::<Vec<_>>(),
+        [r#"{"v": 12.50}"#, r#"{"v":1e2}"#]
+    );
+}
+
+#[test]
+fn a_window_beyond_the_last_time_ends_at_the_last_time() {
+    passes(
+        "process p receive a window tumbling 1000000 days key by k aggregate count() as n end emit to b end",
+        "- send: { stream: a, at: 9990-01-05T10:00:00Z, value: { k: 1 } }
+         - advance: 2000000d
+         - expect: { stream: b, values: [ { k: 1, n: 1, window_end: \"9999-12-30T22:00:00.999999999Z\" } ], match: partial }",
+    );
+}

@@ -53,7 +53,12 @@ impl From<Failure> for StepFailure {
 pub(super) type Stepped<T = ()> = Result<T, StepFailure>;
 
 pub(super) fn timestamp(ms: i64) -> Timestamp {
-    Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH)
+    let bound = if ms < 0 {
+        Timestamp::MIN
+    } else {
+        Timestamp::MAX
+    };
+    Timestamp::from_millisecond(ms).unwrap_or(bound)
 }
 
 /// A duration of the plan as time is counted.
