@@ -104,6 +104,9 @@ pub fn run_scenarios(
     if !plan.processes.contains_key(&file.process) {
         return Err(ScenarioError::Process(file.process));
     }
+    if let Some(unknown) = file.unknown_name(&plan) {
+        return Err(ScenarioError::Form(unknown));
+    }
     let outcomes = file.tests.iter().map(|test| ScenarioOutcome {
         name: test.name.clone(),
         failure: run(&plan, &file, &test.steps).err(),

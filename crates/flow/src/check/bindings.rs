@@ -34,6 +34,8 @@ pub struct Bindings {
     pub pauses: BTreeMap<String, u64>,
     /// Processes that must not be exactly once, because `resources` says so.
     pub weaker: Vec<String>,
+    /// The state backend that `resources` names for a process.
+    pub backends: BTreeMap<String, String>,
     /// Where sections and bindings stand, by their path: the source of the configuration, and the bytes.
     pub places: BTreeMap<String, (usize, Range<usize>)>,
 }
@@ -72,8 +74,19 @@ impl Bindings {
             let delivery = config.text(&format!("resources.\"{name}\".delivery"));
             delivery.is_some_and(|delivery| delivery != "exactly-once")
         });
+        let backends = config.names("resources").into_iter().filter_map(|name| {
+            let backend = config.text(&format!("resources.\"{name}\".state-backend"))?;
+            Some((name.to_owned(), backend.to_owned()))
+        });
         let mut places = BTreeMap::new();
-        for section in ["streams", "lookups", "checkpoints", "state-backends"] {
+        let sections = [
+            "streams",
+            "lookups",
+            "checkpoints",
+            "state-backends",
+            "resources",
+        ];
+        for section in sections {
             let names = config.names(section).into_iter();
             let paths =
                 names.map(|name| (format!("{section}.{name}"), format!("{section}.\"{name}\"")));
@@ -86,6 +99,7 @@ impl Bindings {
             streams: streams.collect(),
             others,
             pauses: pauses.collect(),
+            backends: backends.collect(),
             weaker: weaker.map(str::to_owned).collect(),
         }
     }
@@ -171,6 +185,7 @@ pub fn check_bindings(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnost
             found.extend(clusters(process, bindings, &place, &there));
         }
     }
+    found.extend(missing_backends(flows, bindings));
     let checkpoints = flows.unbuilt.iter();
     let checkpoints = checkpoints.filter(|unbuilt| unbuilt.statement == "checkpoint every");
     found.extend(checkpoints.filter_map(|checkpoint| pause(checkpoint, bindings, flows)));
@@ -194,6 +209,36 @@ fn is_kept(unbuilt: &UnbuiltStatement, bindings: &Bindings, flows: &CheckedFlows
     let process = plan.and_then(|plan| plan.processes.get(&unbuilt.process));
     unbuilt.statement == "checkpoint every"
         && process.is_some_and(|process| bindings.pauses.contains_key(&process.checkpoint.to))
+}
+
+/// State backends that `resources` names and that are not bound; the one named `default` needs no binding.
+fn missing_backends(flows: &CheckedFlows, bindings: &Bindings) -> Vec<Diagnostic> {
+    let named = bindings.backends.iter().filter(|(process, backend)| {
+        let is_known = flows
+            .plan
+            .iter()
+            .any(|plan| plan.processes.contains_key(*process));
+        let mut bound = bindings
+            .others
+            .iter()
+            .filter(|other| other.section == "state-backends");
+        is_known && *backend != "default" && !bound.any(|other| other.name == **backend)
+    });
+    let found = named.map(|(process, backend)| {
+        let place = flows.places.iter().find(|place| place.process == *process);
+        let message = format!("`state-backends` of the configuration has no `{backend}`");
+        let there = bindings.place(&format!("resources.{process}"), flows);
+        Diagnostic::new(
+            "TG0705",
+            place.map_or(Span::default(), |place| place.span),
+            message,
+        )
+        .also(there)
+        .help(format!(
+            "add `{backend}` to `state-backends` in the configuration"
+        ))
+    });
+    found.collect()
 }
 
 /// A checkpoint that is wanted again before the pause after the last one is over.

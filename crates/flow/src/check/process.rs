@@ -57,7 +57,7 @@ impl FlowStream {
     }
 }
 
-/// What an `emit` says about its stream: the schema, the fanout and the key.
+/// The options of an `emit`: the schema, the fanout and the key.
 pub(super) type EmitOptions = (Option<String>, Option<String>, Vec<String>);
 
 /// The step that an `aggregate using` would belong to.

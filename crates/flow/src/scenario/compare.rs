@@ -1,5 +1,7 @@
 //! Differences between expected and found JSON.
 
+use std::collections::VecDeque;
+
 use crate::value::{FlowType, FlowValue, MapKey};
 
 fn value(text: &str) -> Option<FlowValue<'_>> {
@@ -42,27 +44,20 @@ pub(super) fn difference_of_all(
     is_partial: bool,
     is_any_order: bool,
 ) -> Option<String> {
+    let fits =
+        |wanted: usize, at: usize| difference(expected[wanted], found[at], is_partial).is_none();
     let mut left: Vec<&str> = found.to_vec();
     let mut missing = Vec::new();
-    for wanted in expected {
-        let position = if is_any_order {
-            left.iter()
-                .position(|found| difference(wanted, found, is_partial).is_none())
-        } else {
-            let is_next = left
-                .first()
-                .is_some_and(|found| difference(wanted, found, is_partial).is_none());
-            is_next.then_some(0)
-        };
-        match position {
-            Some(at) => drop(left.remove(at)),
-            None => {
-                missing.push(*wanted);
-                if !is_any_order {
-                    break;
-                }
-            }
-        }
+    if is_any_order {
+        let taken = matching(expected.len(), found.len(), &fits);
+        let untaken = (0..found.len()).filter(|at| taken[*at].is_none());
+        left = untaken.map(|at| found[at]).collect();
+        let unmet = (0..expected.len()).filter(|wanted| !taken.contains(&Some(*wanted)));
+        missing = unmet.map(|wanted| expected[wanted]).collect();
+    } else {
+        let next = (0..expected.len()).find(|at| *at >= found.len() || !fits(*at, *at));
+        missing.extend(next.map(|at| expected[at]));
+        left.drain(..next.unwrap_or(expected.len()));
     }
     if missing.is_empty() && left.is_empty() {
         return None;
@@ -75,4 +70,36 @@ pub(super) fn difference_of_all(
         }
     };
     Some(format!("expected {}, found {}", all(expected), all(found)))
+}
+
+/// For each record the expectation that it meets, for as many of them as can be met at once.
+fn matching(
+    wanted: usize,
+    found: usize,
+    fits: &dyn Fn(usize, usize) -> bool,
+) -> Vec<Option<usize>> {
+    let mut taken: Vec<Option<usize>> = vec![None; found];
+    for first in 0..wanted {
+        // The shortest way to a free record, over records whose expectations could take another one.
+        let mut came: Vec<Option<usize>> = vec![None; found];
+        let mut queue = VecDeque::from([first]);
+        while let Some(one) = queue.pop_front() {
+            let new = (0..found).filter(|at| came[*at].is_none() && fits(one, *at));
+            let new: Vec<usize> = new.collect();
+            for at in &new {
+                came[*at] = Some(one);
+                queue.extend(taken[*at]);
+            }
+            if let Some(mut at) = new.into_iter().find(|at| taken[*at].is_none()) {
+                while let Some(one) = came[at] {
+                    let before = taken.iter().position(|other| *other == Some(one));
+                    taken[at] = Some(one);
+                    let Some(before) = before else { break };
+                    at = before;
+                }
+                break;
+            }
+        }
+    }
+    taken
 }

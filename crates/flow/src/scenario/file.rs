@@ -1,6 +1,6 @@
 //! The form of test files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,6 +9,7 @@ use tidegate_core::{Code, FailureClass};
 
 use super::compare::difference_of_all;
 use crate::model::{ModelDeadLetter, ModelScript, ScriptedAnswer, ScriptedFailure};
+use crate::plan::{FlowPlan, OperatorPlan, SelectorPlan, StepPlan};
 use crate::value::{FlowValue, JsonRecord};
 
 #[derive(Debug, Deserialize)]
@@ -93,6 +94,69 @@ pub(super) struct RawExpect {
     pub(super) dead_letters: Option<Vec<Box<RawValue>>>,
     #[serde(default)]
     pub(super) metrics: BTreeMap<String, usize>,
+}
+
+impl RawTestFile {
+    /// A name of the test file that the process does not have, in words.
+    pub(super) fn unknown_name(&self, plan: &FlowPlan) -> Option<String> {
+        let process = plan.processes.get(&self.process)?;
+        let is_target = |step: &StepPlan| {
+            let OperatorPlan::Route { selector, .. } = &step.operator else {
+                return false;
+            };
+            matches!(selector, SelectorPlan::Target(_))
+        };
+        // A route by a rule or a table may write to any stream.
+        let is_open = process.steps.iter().any(is_target);
+        let sinks = process.sinks.iter().map(|sink| sink.stream.clone());
+        let dead = process.ways_out.iter().filter_map(|way| way.stream.clone());
+        let written: BTreeSet<String> = sinks.chain(dead).collect();
+        let receives = |name: &str| process.sources.iter().any(|source| source.stream == name);
+        let writes = |name: &str| is_open || written.contains(name);
+        let has_state = |name: &str| {
+            let mut ids = process.state.iter().map(|state| state.id.as_str());
+            ids.any(|id| {
+                id.strip_prefix("state/") == Some(name) || id.strip_prefix("uses/") == Some(name)
+            })
+        };
+        let has_metric = |name: &str| process.metrics.iter().any(|metric| metric.name == name);
+        let asked = process
+            .steps
+            .iter()
+            .filter_map(|step| match &step.operator {
+                OperatorPlan::Enrich { lookup, .. } => Some(lookup.as_str()),
+                _ => None,
+            });
+        let wrong = |what: &str, name: &str| Some(format!("the process {what} `{name}`"));
+        for name in self.lookups.keys() {
+            if !asked.clone().any(|lookup| lookup == name) {
+                return wrong("asks no lookup", name);
+            }
+        }
+        if let Some(name) = self.sinks.keys().find(|name| !writes(name)) {
+            return wrong("does not write to", name);
+        }
+        for step in self.tests.iter().flat_map(|test| &test.steps) {
+            match step {
+                RawStep::Send(send) if !receives(&send.stream) => {
+                    return wrong("does not receive", &send.stream);
+                }
+                RawStep::Expect(expect) => {
+                    if let Some(name) = expect.stream.iter().find(|name| !writes(name)) {
+                        return wrong("does not write to", name);
+                    }
+                    if let Some(name) = expect.state.keys().find(|name| !has_state(name)) {
+                        return wrong("has no state", name);
+                    }
+                    if let Some(name) = expect.metrics.keys().find(|name| !has_metric(name)) {
+                        return wrong("has no metric", name);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
 }
 
 impl RawExpect {

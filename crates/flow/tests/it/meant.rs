@@ -1,6 +1,7 @@
 //! An accepted text means what is written: what would be taken for something else is refused.
 
-use tidegate_flow::check::{CheckedFlows, Registered, check_flows};
+use tidegate_config::{Inputs, load};
+use tidegate_flow::check::{Bindings, CheckedFlows, Registered, check_bindings, check_flows};
 
 fn check(text: &str) -> CheckedFlows {
     check_flows(&[text], &Registered::default())
@@ -246,4 +247,31 @@ fn a_name_with_a_dot_is_no_path() {
     assert_refused("schema s `x.id`: string end", "TG0001");
     assert_right(&in_process("deduplicate by `x`.`id`"));
     assert_right("schema s `x-id`: string end");
+}
+
+#[test]
+fn a_reserved_word_in_backquotes_begins_an_expression() {
+    assert_right(&in_process(
+        "filter `to` == 1 transform x = `from` y = -`by`",
+    ));
+}
+
+#[test]
+fn a_state_backend_of_resources_must_be_bound() {
+    let flows = check(&in_process(""));
+    let bindings = |backend: &str| {
+        let yaml = format!(
+            "streams: {{a: {{}}, b: {{}}, p_dlq: {{}}}}\n\
+             state-backends: {{fast: {{type: memory}}}}\n\
+             resources: {{p: {{state-backend: {backend}}}}}"
+        );
+        Bindings::from_config(&load(&Inputs::of_text("tidegate.yaml", &yaml)).config)
+    };
+    let codes = |backend: &str| {
+        let found = check_bindings(&flows, &bindings(backend)).into_iter();
+        let errors = found.filter(|found| found.is_error());
+        errors.map(|found| found.code).collect::<Vec<_>>()
+    };
+    assert_eq!(codes("nosuch"), ["TG0705"]);
+    assert!(codes("fast").is_empty() && codes("default").is_empty());
 }

@@ -1,6 +1,6 @@
 //! Records that come late, and several results of one record.
 
-use crate::passes;
+use crate::{difference, passes};
 
 #[test]
 fn an_older_record_does_not_make_deduplicate_forget_a_newer_one() {
@@ -58,4 +58,22 @@ fn each_emitted_record_is_told_about() {
              { correlation_id: o1, target_system: b, line: y }, { correlation_id: o1, target_system: c, line: y } ],
              match: partial }",
     );
+}
+
+#[test]
+fn partial_expectations_in_any_order_each_take_a_record_of_their_own() {
+    let flow = "process p receive a emit to b end";
+    let sent = "- send: { stream: a, value: { k: 1, v: x } }
+         - send: { stream: a, value: { k: 1, v: y } }
+         - send: { stream: a, value: { k: 2, v: z } }";
+    // The first expectation fits two records, and the second only one of them.
+    let expect = |values: &str| {
+        format!(
+            "{sent}\n- expect: {{ stream: b, match: partial, order: any, values: [ {values} ] }}"
+        )
+    };
+    passes(flow, &expect("{ k: 1 }, { v: z }, { v: x }"));
+    passes(flow, &expect("{}, { k: 1 }, { k: 1, v: x }"));
+    let failure = difference("", flow, &expect("{ k: 1 }, { v: x }, { v: x }"));
+    assert!(failure.is_some_and(|text| text.contains("expected")));
 }

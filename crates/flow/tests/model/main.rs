@@ -142,6 +142,30 @@ fn a_test_file_that_cannot_be_run_says_why() {
             "step 1: `soon` is not a duration",
         ),
         (
+            "flow: f\nprocess: p\ntests: [{name: n, steps: [{send: {stream: x, value: {}}}]}]",
+            "the process does not receive `x`",
+        ),
+        (
+            "flow: f\nprocess: p\ntests: [{name: n, steps: [{expect: {stream: c, count: 0}}]}]",
+            "the process does not write to `c`",
+        ),
+        (
+            "flow: f\nprocess: p\ntests: [{name: n, steps: [{expect: {state: {s: {}}}}]}]",
+            "the process has no state `s`",
+        ),
+        (
+            "flow: f\nprocess: p\ntests: [{name: n, steps: [{expect: {metrics: {m: 0}}}]}]",
+            "the process has no metric `m`",
+        ),
+        (
+            "flow: f\nprocess: p\nlookups: {l: {}}\ntests: []",
+            "the process asks no lookup `l`",
+        ),
+        (
+            "flow: f\nprocess: p\nsinks: {c: {fail: x.y}}\ntests: []",
+            "the process does not write to `c`",
+        ),
+        (
             "flow: f\nprocess: p\ntests: [{name: n, steps: [{expect: {ledger: {gone: 1}}}]}]",
             "step 1: `gone` is not a place",
         ),

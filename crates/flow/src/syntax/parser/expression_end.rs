@@ -21,8 +21,11 @@ impl FlowParser<'_> {
                 let word = self.word(at);
                 word != "in" && !RESERVED.contains(&word)
             }
-            FlowTokenKind::QuotedName | FlowTokenKind::End | FlowTokenKind::Comment => false,
-            FlowTokenKind::Number | FlowTokenKind::Text | FlowTokenKind::CelText => true,
+            FlowTokenKind::End | FlowTokenKind::Comment => false,
+            FlowTokenKind::QuotedName
+            | FlowTokenKind::Number
+            | FlowTokenKind::Text
+            | FlowTokenKind::CelText => true,
             FlowTokenKind::Mark => ["(", "[", "{", "!", "-", "${"].contains(&self.word(at)),
         }
     }
