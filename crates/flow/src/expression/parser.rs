@@ -383,10 +383,9 @@ impl Parser<'_> {
         let kind = match self.advance()? {
             ExpressionToken::Name(name, is_quoted) => {
                 let mut named = self.name(start, name, is_quoted)?;
-                named.kind = match named.kind {
-                    SyntaxKind::Name(name) if is_outer => SyntaxKind::Outer(name),
-                    kind => kind,
-                };
+                if let (true, SyntaxKind::Name(name)) = (is_outer, &named.kind) {
+                    named.kind = SyntaxKind::Outer(name.clone());
+                }
                 return Ok(named);
             }
             ExpressionToken::Integer(digits) => match integer(&digits, is_negative) {

@@ -120,16 +120,13 @@ impl RawTestFile {
             })
         };
         let has_metric = |name: &str| process.metrics.iter().any(|metric| metric.name == name);
-        let asked = process
-            .steps
-            .iter()
-            .filter_map(|step| match &step.operator {
-                OperatorPlan::Enrich { lookup, .. } => Some(lookup.as_str()),
-                _ => None,
-            });
+        let asks = |name: &str| {
+            let mut steps = process.steps.iter();
+            steps.any(|step| matches!(&step.operator, OperatorPlan::Enrich { lookup, .. } if lookup == name))
+        };
         let wrong = |what: &str, name: &str| Some(format!("the process {what} `{name}`"));
         for name in self.lookups.keys() {
-            if !asked.clone().any(|lookup| lookup == name) {
+            if !asks(name) {
                 return wrong("asks no lookup", name);
             }
         }
@@ -152,7 +149,11 @@ impl RawTestFile {
                         return wrong("has no metric", name);
                     }
                 }
-                _ => {}
+                RawStep::Send(_)
+                | RawStep::Advance(_)
+                | RawStep::Crash
+                | RawStep::End
+                | RawStep::Slow(_) => {}
             }
         }
         None
