@@ -86,7 +86,7 @@ impl FreshRecord {
     fn consumed(
         self,
         source: &Arc<RecordSource>,
-        mut spare: Option<Arc<ConsumedRecord>>,
+        spare: Option<Arc<ConsumedRecord>>,
     ) -> Arc<ConsumedRecord> {
         let id = source.event_id(&self.stored);
         let Self {
@@ -671,5 +671,62 @@ mod tests {
         // The wall clock went back by an hour: its own delay is the limit.
         assert_eq!(due.wait(0, seconds(55)), seconds(5));
         assert_eq!(due.wait(0, seconds(60)), Duration::ZERO);
+    }
+
+    fn partition(position: i64, marks: Ranges) -> PartitionWork {
+        let consumer = crate::handler::ConsumerName {
+            binding: "orders".to_owned(),
+            container: "eventbus-orders".to_owned(),
+            group: "shipping".to_owned(),
+            instance: "host-0".to_owned(),
+        };
+        let at = TopicPartition::new(tidegate_core::Topic::new("orders").unwrap(), 0);
+        let source = RecordSource::new(at, Arc::new(consumer), "main");
+        let source = Arc::new(source);
+        PartitionWork::new(source, Fence(1), position, marks, None, Duration::ZERO)
+    }
+
+    fn handed_out(work: &mut PartitionWork, offsets: &[i64]) -> Vec<i64> {
+        let records = offsets.iter().map(|offset| StoredRecord {
+            offset: tidegate_core::Offset(*offset),
+            record: Record::new("value"),
+        });
+        let new = work.hand_out(records.collect());
+        new.iter().map(|stored| stored.offset.0).collect()
+    }
+
+    fn settled(work: &mut PartitionWork, offsets: &[i64]) -> Vec<i64> {
+        let before = work.handled.len();
+        let records = offsets.iter().map(|offset| HandledRecord {
+            offset: *offset,
+            event_id: EventId::from_u128(7),
+        });
+        work.settle_handled(records.collect());
+        let new = work.handled.iter().skip(before);
+        new.map(|done| done.offset).collect()
+    }
+
+    #[test]
+    fn a_batch_with_holes_and_known_records_is_handed_out_once() {
+        let mut work = partition(10, Ranges::from([(15, 17)]));
+        assert_eq!(handed_out(&mut work, &[10, 11, 13]), [10, 11, 13]);
+        // 12 was a hole, 13 is in hand, 15 and 16 were settled before the assignment.
+        let batch = [13, 14, 15, 16, 17, 18, 20];
+        assert_eq!(handed_out(&mut work, &batch), [14, 17, 18, 20]);
+        assert_eq!(handed_out(&mut work, &[21, 22]), [21, 22]);
+        assert_eq!(handed_out(&mut work, &[20, 21, 22, 23]), [23]);
+    }
+
+    #[test]
+    fn a_record_is_settled_once_however_it_is_told() {
+        let mut work = partition(10, Ranges::new());
+        assert_eq!(handed_out(&mut work, &[10, 11, 12, 14, 15]).len(), 5);
+        assert_eq!(settled(&mut work, &[11]), [11]);
+        assert_eq!(work.tracker.next(), 10);
+        // 11 again, a hole, and a record that nobody was given.
+        assert_eq!(settled(&mut work, &[14, 10, 11, 12, 13, 16]), [14, 10, 12]);
+        assert_eq!(work.tracker.next(), 15);
+        assert_eq!(settled(&mut work, &[15, 15]), [15]);
+        assert_eq!(work.tracker.next(), 16);
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sha1::{Digest, Sha1};
+use sha1_smol::Sha1;
 use uuid::{Builder, Uuid};
 
 use crate::env::{Clock, Entropy};
@@ -55,8 +55,10 @@ impl EventId {
     /// at the same place.
     #[must_use]
     pub fn of_bytes(place: u64, bytes: &[u8]) -> Self {
-        let name = named(Uuid::NAMESPACE_OID).chain_update(place.to_le_bytes());
-        Self::of_name(name.chain_update(bytes))
+        let mut name = named(Uuid::NAMESPACE_OID);
+        name.update(&place.to_le_bytes());
+        name.update(bytes);
+        Self::of_name(&name)
     }
 
     /// The id of an event that was made from others: the same for the same parts, so a replay makes it again.
@@ -69,19 +71,16 @@ impl EventId {
     /// ```
     #[must_use]
     pub fn derived(parts: &[&str]) -> Self {
-        let mut name = String::new();
+        let mut name = named(Uuid::NAMESPACE_OID);
         for part in parts {
-            name.push_str(&part.len().to_string());
-            name.push(':');
-            name.push_str(part);
+            name.update(format!("{}:{part}", part.len()).as_bytes());
         }
-        Self::of_name(named(Uuid::NAMESPACE_OID).chain_update(name))
+        Self::of_name(&name)
     }
 
     /// The id of a name, of version 5.
-    fn of_name(name: Sha1) -> Self {
-        let hash: [u8; 20] = name.finalize().into();
-        let [first @ .., _, _, _, _] = hash;
+    fn of_name(name: &Sha1) -> Self {
+        let [first @ .., _, _, _, _] = name.digest().bytes();
         Self(Builder::from_sha1_bytes(first).into_uuid().as_u128())
     }
 
@@ -95,7 +94,9 @@ impl EventId {
 
 /// The beginning of a name in a namespace.
 fn named(namespace: Uuid) -> Sha1 {
-    Sha1::new_with_prefix(namespace.as_bytes())
+    let mut name = Sha1::new();
+    name.update(namespace.as_bytes());
+    name
 }
 
 /// The ids of the records of one partition that were born elsewhere and carry none.
@@ -123,17 +124,18 @@ impl ForeignIds {
             cluster.len(),
             topic.as_str().len()
         );
-        Self {
-            begun: named(Uuid::NAMESPACE_URL).chain_update(name),
-        }
+        let mut begun = named(Uuid::NAMESPACE_URL);
+        begun.update(name.as_bytes());
+        Self { begun }
     }
 
     /// The id of the record at an offset.
     #[must_use]
     pub fn at(&self, offset: Offset) -> EventId {
         let mut digits = itoa::Buffer::new();
-        let name = self.begun.clone().chain_update(digits.format(offset.0));
-        EventId::of_name(name)
+        let mut name = self.begun.clone();
+        name.update(digits.format(offset.0).as_bytes());
+        EventId::of_name(&name)
     }
 }
 
