@@ -63,3 +63,27 @@ fn a_test_that_fails_shows_the_difference_and_ends_with_three() {
     );
     assert_eq!(ran.code, Some(1));
 }
+
+/// R02, R10, R11, R13, R14: the runtime gives what the model gives, also when it dies at any call of the log.
+#[cfg(feature = "simulation")]
+#[test]
+fn r25_the_tests_pass_on_the_runtime_whenever_it_dies() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    for directory in ["../../examples/flows", "../stage/tests/scenarios"] {
+        let directory = format!("{root}/{directory}");
+        let ran = run(&[
+            "flow",
+            "test",
+            &directory,
+            "--runtime",
+            "--crash",
+            "-o",
+            "json",
+        ]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+        let json = ran.json();
+        let deaths = json["deaths"].as_u64().unwrap();
+        assert!(json["passed"].as_u64().unwrap() >= 10, "{}", ran.stdout);
+        assert!(deaths > 500, "{deaths}");
+    }
+}
