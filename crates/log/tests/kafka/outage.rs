@@ -18,7 +18,7 @@ mod needs_kafka {
     use crate::child::SESSION;
     use crate::scene::{
         LIMIT, append, append_of, assigned, config, group, id, number, numbers, numbers_once, open,
-        poll, run, topic,
+        poll, run, run_within, topic,
     };
 
     /// How far writing and copying have come, in records.
@@ -164,7 +164,8 @@ mod needs_kafka {
             1
         };
         let mut broker = Broker::start();
-        run(async move {
+        // Each restart takes the time that a busy machine gives it.
+        run_within(LIMIT * (4 + kills as u32), async move {
             let log = open(config(&broker.servers())).await;
             let at = TopicPartition::new(topic(&log, 1).await, 0);
             let out = TopicPartition::new(topic(&log, 1).await, 0);

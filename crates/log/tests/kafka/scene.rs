@@ -23,13 +23,18 @@ pub(crate) fn variable(name: &str) -> String {
 
 /// Runs a test on a runtime of its own, and ends it when it takes too long.
 pub(crate) fn run(test: impl Future<Output = ()>) {
+    run_within(LIMIT * 4, test);
+}
+
+/// The same for a test that takes longer by design.
+pub(crate) fn run_within(limit: Duration, test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(2)
         .build()
         .unwrap();
     runtime.block_on(async {
-        tokio::time::timeout(LIMIT * 4, test)
+        tokio::time::timeout(limit, test)
             .await
             .expect("the test takes too long");
     });
