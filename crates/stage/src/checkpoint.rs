@@ -486,6 +486,9 @@ impl CheckpointStore {
                 return Err(damaged("its checksum is wrong"));
             }
         }
+        if let Some(mark) = EpochMark::parse(&task.mark) {
+            replay.stands_for(mark);
+        }
         Ok(())
     }
 }

@@ -187,6 +187,8 @@ impl Shard {
                     }
                 },
                 event = session.poll(), if self.machine.is_hungry() => match event {
+                    // It does not hear that its partitions are gone.
+                    Ok(SessionEvent::Lost(_)) if is(PlantedStageBug::Zombie) => MachineInput::Tick,
                     Ok(event) => {
                         was_lost = matches!(event, SessionEvent::Lost(_));
                         MachineInput::Session(event)
