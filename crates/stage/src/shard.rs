@@ -169,7 +169,8 @@ impl Shard {
                     Some(ShardQuestion::Look(look)) => {
                         let now_ms = time.now_ms();
                         look(&self.machine, TaskTime { now_ms, epoch_start_ms: now_ms });
-                        continue;
+                        // The clock may have moved since its pause was reckoned.
+                        MachineInput::Tick
                     }
                     Some(ShardQuestion::Align(tell)) => {
                         if aligning.is_some() {
