@@ -115,6 +115,11 @@ pub trait ScenarioProcess {
     /// # Errors
     /// It cannot be looked at.
     fn look(&mut self) -> ScenarioStep<ScenarioLook>;
+
+    /// Whether it is worth another look where an expectation is not met: some results become readable a moment later.
+    fn looks_again(&mut self) -> bool {
+        false
+    }
 }
 
 /// A process in the middle of a test.
@@ -336,7 +341,12 @@ fn run(process: &mut dyn ScenarioProcess, steps: &[RawStep]) -> ScenarioStep {
         })?;
     }
     // The books balance at the end, also where nothing more is expected.
-    process.look().map(drop)
+    loop {
+        match process.look() {
+            Err(ScenarioStop::Failure(_)) if process.looks_again() => {}
+            looked => return looked.map(drop),
+        }
+    }
 }
 
 fn play_step(
@@ -353,7 +363,17 @@ fn play_step(
             let wrong = || format!("`{by}` is not a duration; one is `30s` or `7d`");
             process.advance(parse_duration(by).ok_or_else(wrong)?)
         }
-        RawStep::Expect(expect) => Ok(check(&process.look()?, expect, expected)?),
+        RawStep::Expect(expect) => loop {
+            let mut met = expected.clone();
+            let looked = process.look();
+            match looked.and_then(|look| Ok(check(&look, expect, &mut met)?)) {
+                Err(ScenarioStop::Failure(_)) if process.looks_again() => {}
+                checked => {
+                    *expected = met;
+                    return checked;
+                }
+            }
+        },
     }
 }
 

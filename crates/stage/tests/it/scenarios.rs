@@ -32,6 +32,8 @@ pub(crate) struct RealProcess {
     clock: Option<VirtualClock>,
     running: Option<(Stage, JoinHandle<()>)>,
     has_died: bool,
+    /// How long an expectation is waited for: a broker shows the records of a transaction a moment after its offsets.
+    shown_until: Instant,
 }
 
 impl RealProcess {
@@ -51,6 +53,7 @@ impl RealProcess {
             clock: None,
             running: None,
             has_died: false,
+            shown_until: Instant::now(),
         })
     }
 
@@ -97,6 +100,7 @@ impl RealProcess {
         self.runtime.block_on(async {
             loop {
                 if self.played.is_read(&books).await? && stage.is_at_rest().await {
+                    self.shown_until = Instant::now() + LIMIT;
                     return Ok(());
                 }
                 if Instant::now() > until {
@@ -150,11 +154,15 @@ impl ScenarioProcess for RealProcess {
     }
 
     fn look(&mut self) -> ScenarioStep<ScenarioLook> {
-        self.settle()?;
         let books = self.played.books(&self.env())?;
         let stage = self.running.as_ref().map(|(stage, _)| stage);
         self.runtime
             .block_on(self.played.look(&books, stage, !self.has_died))
+    }
+
+    fn looks_again(&mut self) -> bool {
+        std::thread::sleep(Duration::from_millis(20));
+        Instant::now() < self.shown_until
     }
 }
 

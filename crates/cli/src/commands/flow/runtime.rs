@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tidegate_core::Shutdown;
-use tidegate_core::env::Clock;
 use tidegate_flow::model::{ModelInput, ModelScript};
 use tidegate_flow::plan::FlowPlan;
 use tidegate_flow::scenario::{
@@ -250,11 +249,18 @@ impl ScenarioProcess for RuntimeProcess {
     }
 
     fn look(&mut self) -> ScenarioStep<ScenarioLook> {
-        let (played, env) = (Arc::clone(&self.played), self.broker.env());
-        let (stage, counts_metrics) = (self.stage.clone(), !self.has_died);
-        self.sim.block_on(&self.broker, async move {
-            let books = played.books(&env)?;
-            played.look(&books, stage.as_ref(), counts_metrics).await
-        })
+        loop {
+            let (played, env) = (Arc::clone(&self.played), self.broker.env());
+            let (stage, counts_metrics) = (self.stage.clone(), !self.has_died);
+            let looked = self.sim.block_on(&self.broker, async move {
+                let books = played.books(&env)?;
+                played.look(&books, stage.as_ref(), counts_metrics).await
+            });
+            if self.worker.is_up() {
+                return looked;
+            }
+            // It died while it was looked at.
+            self.settle()?;
+        }
     }
 }
