@@ -260,7 +260,8 @@ impl Shard {
         let counts = self.machine.counts();
         let mut status = self.status.lock();
         status.is_finished = self.machine.is_finished();
-        if status.counts != counts || status.tasks.is_empty() {
+        let told = status.tasks.iter().map(|task| task.partition);
+        if status.counts != counts || !told.eq(self.machine.partitions()) {
             status.counts = counts;
             status.tasks = self.machine.tasks().collect();
             let bytes = status.tasks.iter().map(|task| task.bytes).sum();
