@@ -227,7 +227,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// What lies behind the version of a frame whose checksum is right.
+    /// The bytes behind the version of a frame whose checksum is right.
     fn checked(bytes: &Bytes) -> Result<Self, FrameError> {
         let body = bytes.len().checked_sub(4).ok_or(FrameError::Damaged)?;
         let (head, crc) = bytes.split_at(body);

@@ -46,7 +46,7 @@ pub(crate) const STORAGE: &str = "stage.checkpoint.storage";
 pub enum CheckpointPlace {
     /// A directory.
     Directory(PathBuf),
-    /// An object store that speaks S3. What else it needs is in the environment, as the tools of AWS read it.
+    /// An object store that speaks S3. The environment has the rest, as the tools of AWS read it.
     S3 {
         /// The bucket.
         bucket: String,

@@ -151,7 +151,7 @@ struct InFlight {
     news: MachineNews,
 }
 
-/// What committed epochs tell beside their counts.
+/// The news of committed epochs beside their counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachineNews {
     /// Values that metrics of the plan saw, by their index there, as JSON.
@@ -460,7 +460,7 @@ impl Machine {
         }
     }
 
-    /// A task stops. What it has committed is kept for a while.
+    /// A task stops. Its committed state is kept for a while.
     fn leave(&mut self, partition: i32, now_ms: i64) {
         if let Some(task) = self.tasks.remove(&partition) {
             self.left.insert(partition, task.leave(now_ms));

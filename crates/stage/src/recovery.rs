@@ -404,7 +404,7 @@ impl Replay {
         self.clock_ms = delta.clock_ms;
     }
 
-    /// What was read so far stands for the frames of this epoch, and its own were made anew.
+    /// The frames so far stand for those of this epoch: they were made anew from its state.
     pub(crate) fn stands_for(&mut self, mark: EpochMark) {
         if self.open.is_none() && self.complete == Some(mark.epoch) {
             self.crc = mark.crc;

@@ -256,7 +256,7 @@ impl StageTask {
         self.marker = None;
     }
 
-    /// What a checkpoint has of it: the text beside its committed offsets, and those offsets; none before the first
+    /// Its part of a checkpoint: the text beside its committed offsets, and those offsets; none before the first
     /// commit.
     pub(crate) fn committed_at(&self) -> Option<(String, Vec<(Topic, i64)>)> {
         let inputs = self.inputs.iter();
@@ -329,7 +329,7 @@ impl StageTask {
         Ok(())
     }
 
-    /// What the next timer makes becomes a dead letter, since the log refuses it.
+    /// The next timer makes a dead letter, since the log refuses its outputs.
     ///
     /// # Errors
     /// The log refused the dead letter, too.

@@ -2,7 +2,7 @@
 //!
 //! In memory a timer is its due time and the hash of its entry's text, 8 bytes in a bucket of times. A start reads the
 //! entries and sets their timers. Cancelling is lazy: a timer that finds no entry of its due time does nothing. Timers
-//! that are due together fire in the order of their entries. What fired is remembered until its epoch is committed; an
+//! that are due together fire in the order of their entries. A timer that fired is kept until its epoch is committed; an
 //! epoch that is taken back sets it again.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -37,7 +37,7 @@ pub(crate) struct Timer {
     pub(crate) row: Vec<u8>,
 }
 
-/// What a timer is of: the entries of a step, in a table.
+/// The source of a timer: the entries of a step, in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimerSource {
     pub(crate) step: usize,
@@ -154,7 +154,7 @@ impl Timers {
         };
     }
 
-    /// What there can be timers of.
+    /// The sources of timers.
     pub(crate) fn sources(&self) -> Vec<TimerSource> {
         self.wheels.iter().map(|wheel| wheel.source).collect()
     }

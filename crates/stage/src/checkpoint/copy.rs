@@ -42,7 +42,7 @@ struct EpochRange {
     open: Option<(u64, u16)>,
 }
 
-/// What becomes of a frame.
+/// The use of a frame.
 #[derive(Debug, PartialEq, Eq)]
 enum FrameUse {
     /// It is not wanted.

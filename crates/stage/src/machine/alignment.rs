@@ -19,7 +19,7 @@ impl Machine {
         }
     }
 
-    /// What came before the marker is committed.
+    /// Everything before the marker is committed.
     pub(super) fn aligned(&mut self, effects: &mut Vec<Effect>) {
         self.aligner.end();
         let tasks = self.tasks.iter();

@@ -85,7 +85,7 @@ fn kept_since(row: &[u8], value: &[u8]) -> Option<(i64, u64)> {
 }
 
 impl ChainPlan {
-    /// What there can be timers of, each with its longest wait.
+    /// The sources of timers, each with its longest wait.
     pub(super) fn timer_sources(&self) -> Vec<(TimerSource, u64)> {
         let steps = self.process.steps.iter().enumerate();
         let sources = steps.flat_map(|(step, plan)| {

@@ -1,6 +1,6 @@
 //! The crash matrix: a stage dies at each step of its commit, on each log. It prints what was lost and doubled.
 //!
-//! Local files of a stage are its checkpoints. What a start needs is in the log, so they may be deleted.
+//! Local files of a stage are its checkpoints. A start needs the log alone, so they may be deleted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const STEPS: [&str; 5] = [
     "behind the commit",
 ];
 
-/// What becomes of the local files of a stage that died.
+/// The fate of the local files of a stage that died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LocalFiles {
     Kept,

@@ -169,8 +169,8 @@ fn r02_a_commit_of_which_nobody_can_tell_ends_the_shard() {
     assert_eq!(failure.code.as_str(), "stage.commit.unknown");
 }
 
-/// R05: two epochs are full when the marker comes. What waits before it belongs to its epoch, and what comes behind it
-/// does not.
+/// R05: two epochs are full when the marker comes. Records before it belong to its epoch, and those behind it
+/// do not.
 #[test]
 fn r05_records_behind_a_marker_wait_until_its_epoch_is_closed() {
     let (mut machine, fence) = (machine(), Fence(1));

@@ -121,7 +121,7 @@ impl ScenarioProcess for RealProcess {
         if ahead > 0 {
             self.advance(Duration::from_millis(ahead))?;
         }
-        // What is sent before the stage began would be read at its start.
+        // A record that is sent before the stage began would be read at its start.
         self.settle()?;
         self.runtime
             .block_on(self.played.send(input, now_ms(&clock)))?;
