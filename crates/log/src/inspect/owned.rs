@@ -295,10 +295,26 @@ impl OwnedGroup {
                 if self.owns(stored) {
                     audit.found(id, Place::DeadLettered);
                 }
+                for id in self.also_in(stored) {
+                    audit.found(id, Place::DeadLettered);
+                }
             })
             .await?;
         }
         Ok(())
+    }
+
+    /// The other events of this group that a dead letter [stands for](name::STANDS_FOR).
+    pub fn also_in(&self, stored: &StoredRecord) -> impl Iterator<Item = EventId> {
+        let headers = &stored.record.headers;
+        let group = headers.get(name::GROUP);
+        let is_ours = group.is_some_and(|group| group == self.group.as_str().as_bytes());
+        let values = headers
+            .iter()
+            .filter(move |(of, _)| is_ours && *of == name::STANDS_FOR);
+        let named = values.filter_map(|(_, value)| name::read_stands_for(value?));
+        let own = named.filter(|(_, topic)| *topic == self.topic.as_str());
+        own.map(|(id, _)| id)
     }
 
     /// Whether a record of a tier or a dead letter is of this group. Others share the topics.
