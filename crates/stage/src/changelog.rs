@@ -178,7 +178,8 @@ impl FrameHead {
                 is_last: reader.u8()? == 1,
             }),
             PIECE => {
-                let _: u64 = u64::from_le_bytes(reader.array()?);
+                // The epoch.
+                reader.array::<8>()?;
                 reader.key()?;
                 let is_last = reader.u8()? == 0;
                 Ok(Self::Piece { is_last })

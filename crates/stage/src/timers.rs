@@ -225,7 +225,7 @@ impl Timers {
                     ready.extend(found.into_iter().map(|timer| (timer, taken)));
                 }
             }
-            ready.sort_by(|(a, _), (b, _)| (a.entry, a.kind).cmp(&(b.entry, b.kind)));
+            ready.sort_by_key(|(timer, _)| (timer.entry, timer.kind));
             self.ready = ready.into();
             let firsts = self.wheels.iter_mut().filter_map(Wheel::first_due);
             self.first_due = firsts.min();

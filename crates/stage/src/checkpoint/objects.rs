@@ -30,13 +30,15 @@ impl fmt::Debug for Objects {
 }
 
 fn unusable(name: &str, error: Error) -> StorageError {
-    match error {
-        Error::NotFound { .. } => StorageError::Missing(name.to_owned()),
-        Error::AlreadyExists { .. } => StorageError::Exists(name.to_owned()),
-        error => StorageError::Unusable {
-            name: name.to_owned(),
-            source: Box::new(error),
-        },
+    if matches!(error, Error::NotFound { .. }) {
+        return StorageError::Missing(name.to_owned());
+    }
+    if matches!(error, Error::AlreadyExists { .. }) {
+        return StorageError::Exists(name.to_owned());
+    }
+    StorageError::Unusable {
+        name: name.to_owned(),
+        source: Box::new(error),
     }
 }
 

@@ -72,13 +72,15 @@ impl fmt::Debug for Directory {
 }
 
 fn unusable(name: &str, error: io::Error) -> StorageError {
-    match error.kind() {
-        io::ErrorKind::NotFound => StorageError::Missing(name.to_owned()),
-        io::ErrorKind::AlreadyExists => StorageError::Exists(name.to_owned()),
-        _ => StorageError::Unusable {
-            name: name.to_owned(),
-            source: Box::new(error),
-        },
+    if error.kind() == io::ErrorKind::NotFound {
+        return StorageError::Missing(name.to_owned());
+    }
+    if error.kind() == io::ErrorKind::AlreadyExists {
+        return StorageError::Exists(name.to_owned());
+    }
+    StorageError::Unusable {
+        name: name.to_owned(),
+        source: Box::new(error),
     }
 }
 

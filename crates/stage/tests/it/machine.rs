@@ -105,11 +105,12 @@ fn arrive(
 
 /// The commit among these effects.
 fn commit_of(effects: Vec<Effect>) -> Commit {
-    let mut commits = effects.into_iter().filter_map(|effect| match effect {
-        Effect::Commit(commit) => Some(commit),
-        _ => None,
-    });
-    commits.next().expect("there is a commit")
+    for effect in effects {
+        if let Effect::Commit(commit) = effect {
+            return commit;
+        }
+    }
+    panic!("there is a commit");
 }
 
 fn next_of(commit: &Commit) -> i64 {
