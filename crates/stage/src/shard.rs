@@ -194,7 +194,7 @@ impl Shard {
                         was_lost = matches!(event, SessionEvent::Lost(_));
                         MachineInput::Session(event)
                     }
-                    Err(error) => match poll_failure(error, was_lost) {
+                    Err(error) => match self.poll_failure(error, was_lost).await {
                         Some(failure) => return Err(self.ended(failure).await),
                         None => {
                             clock.sleep(ASK_AGAIN).await;
@@ -246,6 +246,33 @@ impl Shard {
             }
             self.tell();
         }
+    }
+
+    /// A failure of a poll that ends the shard; none where polling goes on.
+    async fn poll_failure(&self, error: LogError, was_lost: bool) -> Option<Failure> {
+        if let LogError::OutOfRange { at, start, .. } = &error
+            && self.is_behind_its_group(at, *start).await
+        {
+            let code = Code::from_static(SESSION_CLOSED);
+            let message = "the group went on without this process, which stood still";
+            return Some(Failure::transient(code, message));
+        }
+        poll_failure(error, was_lost)
+    }
+
+    /// Whether the group has committed what is not in the log any more. Then only the position of this process is
+    /// old.
+    async fn is_behind_its_group(&self, at: &TopicPartition, start: Offset) -> bool {
+        let asked = std::slice::from_ref(at);
+        let committed = self.recovery.log.committed(&self.group, asked).await;
+        committed.is_ok_and(|found| {
+            let next = found
+                .into_iter()
+                .flatten()
+                .map(|committed| committed.next)
+                .next();
+            next.is_some_and(|next| next >= start)
+        })
     }
 
     async fn ended(&mut self, failure: Failure) -> Failure {
