@@ -2,7 +2,8 @@
 //!
 //! Values have 200 bytes. Client and broker share the machine. Needs a broker: `KAFKA_BOOTSTRAP`, or the
 //! one of `cargo xtask services up`. `cargo xtask bench connector --peers DIR` runs the cases of a folder
-//! with a `run.sh` on the same broker, and prints them beside ours.
+//! with a `run.sh` on the same broker, and prints them beside ours. `TIDEGATE_BENCH_ONLY` names the cases that
+//! are measured, such as `connector/embedded`; without it, all are.
 
 mod bare;
 mod embedded;
@@ -59,6 +60,12 @@ fn runtime() -> Result<Runtime, Why> {
     builder.worker_threads(2).enable_all().build().map_err(told)
 }
 
+/// Whether a case is to be measured.
+fn is_wanted(case: &str) -> bool {
+    std::env::var("TIDEGATE_BENCH_ONLY")
+        .map_or(true, |only| only.split(',').any(|name| name == case))
+}
+
 pub(crate) fn run() {
     match Bench::new() {
         Ok(mut bench) => {
@@ -71,13 +78,15 @@ pub(crate) fn run() {
                 ("connector/keys-zipf", keys::zipf),
                 ("connector/memory", memory::run),
             ];
-            for (name, case) in cases {
+            for (name, case) in cases.into_iter().filter(|(name, _)| is_wanted(name)) {
                 if let Err(why) = case(&mut bench) {
                     skipped(name, &why);
                 }
             }
-            if let Err(why) = embedded::run() {
-                skipped("connector/embedded", &why);
+            if is_wanted(embedded::NAME)
+                && let Err(why) = embedded::run()
+            {
+                skipped(embedded::NAME, &why);
             }
             peers::run(&bench);
         }

@@ -18,6 +18,7 @@ use super::{
 use crate::measure::median;
 use crate::program::Why;
 
+pub(super) const NAME: &str = "connector/embedded";
 const RECORDS: usize = 400_000;
 const ROUNDS: usize = 3;
 
@@ -31,7 +32,7 @@ pub(super) fn run() -> Result<(), Why> {
     drop(std::fs::remove_dir_all(&scratch));
     let (ours, bare) = measured?;
     let is = "a bare loop on the port with the same commits; at least 0.8";
-    print("connector/embedded", ours, bare, is, "records/s");
+    print(NAME, ours, bare, is, "records/s");
     Ok(())
 }
 

@@ -79,6 +79,8 @@ pub(super) async fn run(url: &str, servers: &str, topic: &Topic, ends: Ends) -> 
             producer.poll(Duration::from_millis(10));
         }
     });
+    // A client that is dropped gives up what is still on its way.
+    let until_all_is_delivered = Arc::clone(&producer);
     let (mut selecting, mut marking) = (session(url).await?, session(url).await?);
     let (sent, mut on_their_way) = mpsc::channel::<Arc<SentBatch>>(AT_ONCE);
     let produced = async move {
@@ -114,6 +116,7 @@ pub(super) async fn run(url: &str, servers: &str, topic: &Topic, ends: Ends) -> 
     let both = async { tokio::try_join!(produced, ended).map(drop) };
     let done = tokio::time::timeout(LIMIT, both).await;
     let done = done.unwrap_or_else(|_| Err(format!("the loop takes longer than {LIMIT:?}")));
+    drop(until_all_is_delivered);
     listener
         .join()
         .map_err(|_| "the listener panicked".to_owned())?;

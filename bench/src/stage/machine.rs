@@ -83,6 +83,7 @@ fn machine() -> Result<Machine, Why> {
         epoch_records: EPOCH as u64,
         epoch_interval: Duration::from_secs(3_600),
         epoch_bytes: usize::MAX,
+        rolls_base: true,
         clean_interval: Duration::from_secs(3_600),
         group: "counts".to_owned(),
     };

@@ -228,14 +228,16 @@ pub(crate) struct DemoArgs {
     /// Which one: `outage`, a real Event Log API that is stopped while a service logs to it; `retry`, a
     /// service that fails and is down; `log`, a consumer that dies and a power cut; `queue`, orders in
     /// a database and a dispatcher that is killed; `outbox`, rows on their way to a topic, and a relay
-    /// that is killed; `poison`, records that nobody can handle, and an outage
+    /// that is killed; `poison`, records that nobody can handle, and an outage; `await`, orders that wait
+    /// seven days for their payments, and a machine that dies
     #[arg(default_value = crate::demo::OutageStory::NAME,
           value_parser = [crate::demo::OutageStory::NAME, crate::demo::RetryStory::NAME,
                           crate::demo::LogStory::NAME, crate::demo::QueueStory::NAME,
-                          crate::demo::OutboxStory::NAME, crate::demo::PoisonStory::NAME])]
+                          crate::demo::OutboxStory::NAME, crate::demo::PoisonStory::NAME,
+                          crate::demo::AwaitStory::NAME])]
     pub(crate) name: String,
     /// Tell the same story again: the seed that an earlier run printed (`retry`, `log`, `queue`,
-    /// `outbox`, `poison`)
+    /// `outbox`, `poison`, `await`)
     #[arg(long, value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]

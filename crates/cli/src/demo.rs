@@ -1,9 +1,10 @@
 //! The demos: small stories that anyone can check.
 //!
-//! That of the outage is real: a process that is stopped, files, HTTP. Two run on the simulator, so an
-//! outage takes a moment, and a seed tells the whole story again. So does that of poison. Those of the queue
+//! That of the outage is real: a process that is stopped, files, HTTP. Four run on the simulator, so an outage or a
+//! week takes a moment, and a seed tells the whole story again. Those of the queue
 //! and of the outbox run on a real database, because they are about what a database does.
 
+mod await_story;
 mod consumer;
 mod dependency;
 mod engine;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use tidegate_core::books::Account;
 
+pub(crate) use await_story::AwaitStory;
 pub(crate) use engine::{DemoFindings, DemoVerdict, Scene, tell};
 pub(crate) use log_story::LogStory;
 pub(crate) use outage::{OutageFrame, OutagePlan, OutageSample, OutageStory};

@@ -1,10 +1,12 @@
 //! A run: records of one lane, handled one after the other on a task of their own.
 //!
 //! A run stops at the first failure, because the records behind it may have to wait. It asks the gate
-//! before each record, and gives back what it did not begin.
+//! before each record, and gives back what it did not begin. A record that is handled at the first attempt costs
+//! neither an allocation nor a message: the run tells many at once.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -12,84 +14,116 @@ use std::time::Duration;
 
 use tidegate_core::breaker::CallResult;
 use tidegate_core::env::CatchPanic;
-use tidegate_core::{Code, Failure, FailureClass};
-use tidegate_log::{Append, Fence, TopicPartition};
+use tidegate_core::{Code, EventId, Failure, FailureClass};
+use tidegate_log::{Append, Fence};
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
 use crate::binding::BindingContext;
-use crate::gate::BreakerAnswer;
-use crate::handler::{ConsumedRecord, HandlerAnswer, HandlerFailure, HandlerKind};
-use crate::lanes::{LaneKey, Work};
+use crate::gate::{BreakerAnswer, BreakerPermit};
+use crate::handler::{
+    BatchFn, ConsumedRecord, HandlerAnswer, HandlerFailure, HandlerKind, RecordSource,
+};
+use crate::lanes::{LaneKey, LaneRecord, Work};
 use crate::options::{HandOff, PayloadFormat};
 use crate::parked::HeldUntil;
-use crate::{span, telemetry};
+use crate::span;
+use crate::telemetry::RunTelemetry;
 
 /// How long results may wait for company before they are told.
 const FLUSH_AFTER: Duration = Duration::from_millis(1);
 
 /// Records of one lane, and where the results go.
 pub(crate) struct LaneRun {
-    pub(crate) at: TopicPartition,
+    pub(crate) source: Arc<RecordSource>,
     pub(crate) fence: Fence,
     pub(crate) lane: LaneKey,
-    pub(crate) works: Vec<Work>,
-    /// Whether this record is tried alone while the gate is closed.
+    /// Whether one record is tried alone while the gate is closed.
     pub(crate) is_probe: bool,
     /// Set when the partition is to be let go, or its rest is handed back.
     pub(crate) stop: Arc<AtomicBool>,
     /// The lease under which it runs, where keys are ordered.
     pub(crate) held_until: Option<HeldUntil>,
+    pub(crate) telemetry: Arc<RunTelemetry>,
     pub(crate) reports: mpsc::UnboundedSender<RunReport>,
 }
 
 /// Results of a run.
 pub(crate) struct RunReport {
-    pub(crate) at: TopicPartition,
+    pub(crate) source: Arc<RecordSource>,
     pub(crate) fence: Fence,
     pub(crate) lane: LaneKey,
-    pub(crate) finished: Vec<(Work, AttemptOutcome)>,
-    /// Whether the run is over.
-    pub(crate) is_over: bool,
+    pub(crate) results: RunResults,
+    /// The queue that the run had, empty now, if it is over.
+    pub(crate) ended: Option<VecDeque<LaneRecord>>,
 }
 
-/// How an attempt ended.
-pub(crate) enum AttemptOutcome {
-    /// Handled, with these records to be written beside its offset.
-    Handled(Vec<Append>),
-    /// Not handled.
-    Failed(HandlerFailure),
+/// A record that was handled, and for which nothing is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HandledRecord {
+    pub(crate) offset: i64,
+    pub(crate) event_id: EventId,
+}
+
+/// How the attempts of a run ended.
+#[derive(Default)]
+pub(crate) struct RunResults {
+    pub(crate) handled: Vec<HandledRecord>,
+    /// Handled, with records to be written beside their offset.
+    pub(crate) sent: Vec<(Work, Vec<Append>)>,
+    pub(crate) failed: Vec<(Work, HandlerFailure)>,
     /// Not begun.
-    NotBegun,
+    pub(crate) kept: Vec<LaneRecord>,
+}
+
+impl RunResults {
+    /// An attempt succeeded. Gives the record back if nobody needs it any more.
+    fn succeeded(&mut self, binding: &BindingContext, mut work: Work) -> Option<Work> {
+        let outputs = work.record.take_outputs();
+        if outputs.is_empty() {
+            self.handled.push(HandledRecord {
+                offset: work.offset(),
+                event_id: work.record.event_id(),
+            });
+            return Some(work);
+        }
+        match may_send(binding) {
+            Ok(()) => self.sent.push((work, outputs)),
+            Err(failure) => self.failed.push((work, failure)),
+        }
+        None
+    }
 }
 
 impl LaneRun {
     /// Handles the records until one fails or nothing may go on.
-    pub(crate) async fn run(mut self, binding: Arc<BindingContext>) {
-        let works = std::mem::take(&mut self.works);
-        let mut finished = Vec::with_capacity(works.len());
-        match &binding.handler.kind {
-            HandlerKind::Batch(_) => self.call_batch(&binding, works, &mut finished).await,
-            HandlerKind::Single(_) => self.call_each(&binding, works, &mut finished).await,
-        }
-        self.report(finished, true);
+    pub(crate) async fn run(self, mut works: VecDeque<LaneRecord>, binding: Arc<BindingContext>) {
+        let mut results = match &binding.handler.kind {
+            HandlerKind::Batch(act) => self.call_batch(&binding, &mut works, &**act).await,
+            HandlerKind::Single(handler) => {
+                let mut run = SingleRun::new(&self, &binding, &mut works);
+                handler.drive(&mut run).await;
+                run.results
+            }
+        };
+        results.kept.extend(works.drain(..));
+        self.report(results, Some(works));
     }
 
-    fn report(&self, finished: Vec<(Work, AttemptOutcome)>, is_over: bool) {
+    fn report(&self, results: RunResults, ended: Option<VecDeque<LaneRecord>>) {
         let report = RunReport {
-            at: self.at.clone(),
+            source: Arc::clone(&self.source),
             fence: self.fence,
             lane: self.lane.clone(),
-            finished,
-            is_over,
+            results,
+            ended,
         };
         // A consumer that is gone settles nothing, and somebody else gets the records.
         self.reports.send(report).ok();
     }
 
-    fn may_go_on(&self, binding: &BindingContext) -> bool {
+    fn may_go_on(&self, binding: &BindingContext, now: Duration) -> bool {
         let flows = binding.gate.flows() || (self.is_probe && binding.gate.lets_probe_through());
-        let now = binding.clock.elapsed();
         let is_held = self
             .held_until
             .as_ref()
@@ -97,92 +131,40 @@ impl LaneRun {
         flows && is_held && !self.stop.load(Ordering::Acquire)
     }
 
-    async fn call_each(
-        &self,
-        binding: &BindingContext,
-        works: Vec<Work>,
-        finished: &mut Vec<(Work, AttemptOutcome)>,
-    ) {
-        let mut told_at = binding.clock.elapsed();
-        let mut works = works.into_iter();
-        while let Some(mut work) = works.next() {
-            let outcome = match self.may_go_on(binding) {
-                true => self.call(binding, &mut work, finished).await,
-                false => AttemptOutcome::NotBegun,
-            };
-            let goes_on = matches!(outcome, AttemptOutcome::Handled(_));
-            finished.push((work, outcome));
-            if !goes_on {
-                break;
-            }
-            let now = binding.clock.elapsed();
-            if works.len() > 0 && now.saturating_sub(told_at) >= FLUSH_AFTER {
-                told_at = now;
-                self.report(std::mem::take(finished), false);
-            }
-        }
-        finished.extend(works.map(|work| (work, AttemptOutcome::NotBegun)));
-    }
-
-    /// One attempt. If it takes a while, the results before it are told first: their offset need not wait.
-    async fn call(
-        &self,
-        binding: &BindingContext,
-        work: &mut Work,
-        finished: &mut Vec<(Work, AttemptOutcome)>,
-    ) -> AttemptOutcome {
-        let mut attempt = pin!(attempt(binding, work));
-        let first = poll_fn(|context| Poll::Ready(attempt.as_mut().poll(context))).await;
-        match first {
-            Poll::Ready(outcome) => outcome,
-            Poll::Pending => {
-                if !finished.is_empty() {
-                    self.report(std::mem::take(finished), false);
-                }
-                attempt.await
-            }
-        }
-    }
-
     /// One call for all records; each gets its own answer.
     async fn call_batch(
         &self,
         binding: &BindingContext,
-        works: Vec<Work>,
-        finished: &mut Vec<(Work, AttemptOutcome)>,
-    ) {
-        let HandlerKind::Batch(act) = &binding.handler.kind else {
-            return;
-        };
-        let keep = |works: Vec<Work>, finished: &mut Vec<(Work, AttemptOutcome)>| {
-            finished.extend(
-                works
-                    .into_iter()
-                    .map(|work| (work, AttemptOutcome::NotBegun)),
-            );
-        };
-        if !self.may_go_on(binding) {
-            return keep(works, finished);
+        works: &mut VecDeque<LaneRecord>,
+        act: &BatchFn,
+    ) -> RunResults {
+        let mut results = RunResults::default();
+        if !self.may_go_on(binding, binding.clock.elapsed()) {
+            return results;
         }
         let mut good = Vec::with_capacity(works.len());
-        for mut work in works {
+        for waiting in works.drain(..) {
+            let mut work = waiting.into_work(&self.source, &mut None);
             match undecodable(binding, &work.record) {
                 Some(failure) => {
                     work.attempt += 1;
-                    finished.push((work, AttemptOutcome::Failed(failure)));
+                    results.failed.push((work, failure));
                 }
                 None => good.push(work),
             }
         }
         let permit = match binding.gate.permit() {
             BreakerAnswer::Go(permit) => permit,
-            BreakerAnswer::Keep => return keep(good, finished),
+            BreakerAnswer::Keep => {
+                results.kept.extend(good.into_iter().map(LaneRecord::Known));
+                return results;
+            }
             BreakerAnswer::FailFast => {
                 for mut work in good {
                     work.attempt += 1;
-                    finished.push((work, AttemptOutcome::Failed(breaker_open())));
+                    results.failed.push((work, breaker_open()));
                 }
-                return;
+                return results;
             }
         };
         for work in &mut good {
@@ -199,7 +181,7 @@ impl LaneRun {
             .within(binding.options.handler_timeout, call)
             .await;
         let took = binding.clock.elapsed().saturating_sub(began);
-        telemetry::called(&binding.options.name, binding.options.listener_type, took);
+        self.telemetry.called(took);
         let mut answers = match answer {
             Some(Ok(answers)) => answers.into_iter(),
             Some(Err(message)) => same(&panicked(&message), good.len()).into_iter(),
@@ -208,24 +190,170 @@ impl LaneRun {
         // As for one record: an answer that is not about the other side says nothing about it.
         let mut result = None;
         for work in good {
-            let outcome = match answers.next() {
-                Some(Ok(())) => handled(binding, &work.record),
-                Some(Err(failure)) => AttemptOutcome::Failed(failure),
-                None => AttemptOutcome::Failed(no_answer()),
-            };
-            result = match &outcome {
-                AttemptOutcome::Failed(failed)
-                    if failed.failure.class == FailureClass::Transient =>
-                {
-                    Some(CallResult::Failure)
+            match answers.next() {
+                Some(Ok(())) => {
+                    self.telemetry.attempts(&binding.options.name, &work);
+                    result = result.or(Some(CallResult::Success));
+                    results.succeeded(binding, work);
                 }
-                AttemptOutcome::Handled(_) => result.or(Some(CallResult::Success)),
-                AttemptOutcome::Failed(_) | AttemptOutcome::NotBegun => result,
-            };
-            finished.push((work, outcome));
+                Some(Err(failure)) => {
+                    if failure.failure.class == FailureClass::Transient {
+                        result = Some(CallResult::Failure);
+                    }
+                    results.failed.push((work, failure));
+                }
+                None => {
+                    result = Some(CallResult::Failure);
+                    results.failed.push((work, no_answer()));
+                }
+            }
         }
         if let Some(result) = result {
             permit.record(result, took);
+        }
+        results
+    }
+}
+
+/// A run of a handler of single records.
+pub(crate) struct SingleRun<'a> {
+    run: &'a LaneRun,
+    binding: &'a BindingContext,
+    waiting: &'a mut VecDeque<LaneRecord>,
+    results: RunResults,
+    /// The time at the end of the last attempt.
+    now: Duration,
+    told_at: Duration,
+    /// The record before, whose memory serves for the next one unless the handler has kept it.
+    spare: Option<Arc<ConsumedRecord>>,
+}
+
+/// An attempt that may begin.
+struct SingleAttempt<'a> {
+    work: Work,
+    permit: BreakerPermit<'a>,
+}
+
+/// The answer of a handler; an error where it panicked, and none where it took too long.
+type CallAnswer = Option<Result<HandlerAnswer, String>>;
+
+impl<'a> SingleRun<'a> {
+    fn new(
+        run: &'a LaneRun,
+        binding: &'a BindingContext,
+        waiting: &'a mut VecDeque<LaneRecord>,
+    ) -> Self {
+        let now = binding.clock.elapsed();
+        Self {
+            run,
+            binding,
+            waiting,
+            results: RunResults::default(),
+            now,
+            told_at: now,
+            spare: None,
+        }
+    }
+
+    /// Calls the handler for one record after the other, until one fails or nothing may go on.
+    pub(crate) async fn call_each<R>(&mut self, act: &(impl Fn(Arc<ConsumedRecord>) -> R + Sync))
+    where
+        R: Future<Output = HandlerAnswer> + Send,
+    {
+        let binding = self.binding;
+        while let Some(attempt) = self.begin() {
+            let record = Arc::clone(&attempt.work.record);
+            let span = span::process(&record);
+            let answer = {
+                // Inside, so that a panic of the closure itself is caught as well.
+                let call = pin!(async { act(record).await }.instrument(span));
+                let mut call = CatchPanic(call);
+                match poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context))).await {
+                    Poll::Ready(answer) => Some(answer),
+                    Poll::Pending => {
+                        // The offsets of those before it need not wait.
+                        self.tell();
+                        let limit = binding.options.handler_timeout;
+                        binding.clock.within(limit, call).await
+                    }
+                }
+            };
+            if !self.finish(attempt, answer) {
+                return;
+            }
+        }
+    }
+
+    /// The next attempt; none if there is none, or it may not begin.
+    fn begin(&mut self) -> Option<SingleAttempt<'a>> {
+        let binding = self.binding;
+        if !self.run.may_go_on(binding, self.now) {
+            return None;
+        }
+        let waiting = self.waiting.pop_front()?;
+        let mut work = waiting.into_work(&self.run.source, &mut self.spare);
+        let failure = match undecodable(binding, &work.record) {
+            Some(failure) => failure,
+            None => match binding.gate.permit() {
+                BreakerAnswer::Go(permit) => {
+                    work.attempt += 1;
+                    work.record.begin_attempt(work.attempt);
+                    return Some(SingleAttempt { work, permit });
+                }
+                BreakerAnswer::Keep => {
+                    self.results.kept.push(LaneRecord::Known(work));
+                    return None;
+                }
+                BreakerAnswer::FailFast => breaker_open(),
+            },
+        };
+        work.attempt += 1;
+        self.results.failed.push((work, failure));
+        None
+    }
+
+    /// An attempt has ended. Says whether the next one may begin.
+    fn finish(&mut self, attempt: SingleAttempt<'a>, answer: CallAnswer) -> bool {
+        let SingleAttempt { work, permit } = attempt;
+        let now = self.binding.clock.elapsed();
+        let took = now.saturating_sub(self.now);
+        self.now = now;
+        self.run.telemetry.called(took);
+        let answer = match answer {
+            Some(Ok(answer)) => answer,
+            Some(Err(message)) => Err(panicked(&message).into()),
+            None => Err(timed_out(self.binding).into()),
+        };
+        match answer {
+            Ok(()) => {
+                permit.record(CallResult::Success, took);
+                self.run
+                    .telemetry
+                    .attempts(&self.binding.options.name, &work);
+                let done = self.results.succeeded(self.binding, work);
+                self.spare = done.map(|work| work.record);
+            }
+            Err(failure) => {
+                match failure.failure.class {
+                    FailureClass::Transient => permit.record(CallResult::Failure, took),
+                    // The other side answered, or it is not about the other side: the permit goes back.
+                    FailureClass::Permanent | FailureClass::System => drop(permit),
+                }
+                self.results.failed.push((work, failure));
+            }
+        }
+        let goes_on = self.results.failed.is_empty();
+        if goes_on && !self.waiting.is_empty() && now.saturating_sub(self.told_at) >= FLUSH_AFTER {
+            self.tell();
+        }
+        goes_on
+    }
+
+    /// Tells what there is before the run is over.
+    fn tell(&mut self) {
+        self.told_at = self.now;
+        if !self.results.handled.is_empty() || !self.results.sent.is_empty() {
+            self.run.report(std::mem::take(&mut self.results), None);
         }
     }
 }
@@ -235,69 +363,22 @@ fn same(failure: &Failure, count: usize) -> Vec<HandlerAnswer> {
     (0..count).map(|_| Err(one().into())).collect()
 }
 
-/// One attempt at one record.
-async fn attempt(binding: &BindingContext, work: &mut Work) -> AttemptOutcome {
-    let HandlerKind::Single(act) = &binding.handler.kind else {
-        return AttemptOutcome::NotBegun;
-    };
-    if let Some(failure) = undecodable(binding, &work.record) {
-        work.attempt += 1;
-        return AttemptOutcome::Failed(failure);
-    }
-    let permit = match binding.gate.permit() {
-        BreakerAnswer::Go(permit) => permit,
-        BreakerAnswer::Keep => return AttemptOutcome::NotBegun,
-        BreakerAnswer::FailFast => {
-            work.attempt += 1;
-            return AttemptOutcome::Failed(breaker_open());
-        }
-    };
-    work.attempt += 1;
-    work.record.begin_attempt(work.attempt);
-    let began = binding.clock.elapsed();
-    let call = CatchPanic(act(Arc::clone(&work.record))).instrument(span::process(&work.record));
-    let answer = binding
-        .clock
-        .within(binding.options.handler_timeout, call)
-        .await;
-    let took = binding.clock.elapsed().saturating_sub(began);
-    telemetry::called(&binding.options.name, binding.options.listener_type, took);
-    let answer = match answer {
-        Some(Ok(answer)) => answer,
-        Some(Err(message)) => Err(panicked(&message).into()),
-        None => Err(timed_out(binding).into()),
-    };
-    match answer {
-        Ok(()) => {
-            permit.record(CallResult::Success, took);
-            handled(binding, &work.record)
-        }
-        Err(failure) => {
-            match failure.failure.class {
-                FailureClass::Transient => permit.record(CallResult::Failure, took),
-                // The other side answered, or it is not about the other side: the permit goes back.
-                FailureClass::Permanent | FailureClass::System => drop(permit),
-            }
-            AttemptOutcome::Failed(failure)
-        }
-    }
-}
-
-/// A handler succeeded; its outputs are written with the offset, if the binding allows that.
-fn handled(binding: &BindingContext, record: &ConsumedRecord) -> AttemptOutcome {
-    let outputs = record.take_outputs();
+/// Outputs of a handler are written with the offset, if the binding allows that.
+fn may_send(binding: &BindingContext) -> Result<(), HandlerFailure> {
     let options = &binding.options;
-    let are_allowed = options.transactional || options.hand_off == HandOff::AtLeastOnce;
-    if outputs.is_empty() || are_allowed {
-        return AttemptOutcome::Handled(outputs);
+    if options.transactional || options.hand_off == HandOff::AtLeastOnce {
+        return Ok(());
     }
     let code = Code::from_static("handler.not-transactional");
     let message = "the handler sends records, and the binding is not `transactional`";
-    AttemptOutcome::Failed(Failure::new(FailureClass::System, code, message).into())
+    Err(Failure::new(FailureClass::System, code, message).into())
 }
 
 fn undecodable(binding: &BindingContext, record: &ConsumedRecord) -> Option<HandlerFailure> {
     let options = &binding.options;
+    if (options.key_format, options.value_format) == (PayloadFormat::Bytes, PayloadFormat::Bytes) {
+        return None;
+    }
     let parts = [
         ("key", options.key_format, record.key()),
         ("value", options.value_format, record.value()),

@@ -14,6 +14,7 @@ use tidegate_log::{
     Append, Commit, Fence, Log, LogError, MAX_METADATA, OffsetCommit, Session, TopicPartition,
 };
 
+use crate::attempt::HandledRecord;
 use crate::consumer::unwritten;
 use crate::hop;
 use crate::lanes::{PartitionWork, SettledRecord};
@@ -81,6 +82,7 @@ pub(crate) struct CommitPart {
     pub(crate) next: i64,
     pub(crate) text: String,
     pub(crate) taken: BTreeMap<i64, SettledRecord>,
+    pub(crate) handled: Vec<HandledRecord>,
     /// Parked rows that leave by this commit.
     pub(crate) leaving: BTreeMap<i64, SettledRecord>,
     /// The progress in the store that it names.
@@ -99,10 +101,11 @@ pub(crate) struct CommitPlan {
 }
 
 impl CommitPlan {
-    /// Everything that can be committed; none if that is nothing. With `is_idle`, offsets are committed that
-    /// did not change.
+    /// Everything that can be committed; none if that is nothing. Records come from `place`. With `is_idle`,
+    /// offsets are committed that did not change.
     pub(crate) fn of<'a>(
         partitions: impl Iterator<Item = &'a mut PartitionWork>,
+        place: &Place,
         scope: CommitScope,
         mut room: CommitRoom,
         is_idle: impl Fn(&PartitionWork) -> bool,
@@ -135,7 +138,7 @@ impl CommitPlan {
                 fence: part.fence,
                 next: Offset(part.next),
                 metadata: part.text.clone(),
-                postings: moves(settled()),
+                postings: moves(settled(), &part.handled, place),
             });
             parts.push(part);
         }
@@ -225,6 +228,8 @@ fn excluded(partition: &PartitionWork, scope: CommitScope, room: &mut CommitRoom
     let is_ordered = partition.is_ordered();
     if let Some(first) = excluded.first().copied().filter(|_| is_ordered) {
         excluded.extend(partition.pending.range(first..).map(|(offset, _)| *offset));
+        let handled = partition.handled.iter().map(|done| done.offset);
+        excluded.extend(handled.filter(|offset| *offset >= first));
     }
     excluded
 }
@@ -293,12 +298,21 @@ fn take(
         .into_iter()
         .filter_map(|offset| Some((offset, partition.pending.remove(&offset)?)))
         .collect();
+    let all = std::mem::take(&mut partition.handled);
+    let (handled, later) = match limit == i64::MAX && excluded.is_empty() {
+        true => (all, Vec::new()),
+        false => all
+            .into_iter()
+            .partition(|done| done.offset < limit && !excluded.contains(&done.offset)),
+    };
+    partition.handled = later;
     let part = CommitPart {
         at: partition.at.clone(),
         fence: partition.fence,
         next,
         text: marks.text,
         taken,
+        handled,
         leaving,
         progress,
     };
@@ -358,8 +372,12 @@ fn text(
     }
 }
 
-/// The postings of settled records.
-fn moves<'a>(settled: impl Iterator<Item = &'a SettledRecord>) -> Vec<Posting> {
+/// The postings of settled records, and of those that were handled in `place`.
+fn moves<'a>(
+    settled: impl Iterator<Item = &'a SettledRecord>,
+    handled: &[HandledRecord],
+    place: &Place,
+) -> Vec<Posting> {
     let mut by_move: BTreeMap<(Place, Place), Vec<EventId>> = BTreeMap::new();
     for settled in settled {
         if let Some(moved) = &settled.moved {
@@ -369,10 +387,18 @@ fn moves<'a>(settled: impl Iterator<Item = &'a SettledRecord>) -> Vec<Posting> {
                 .push(settled.event_id);
         }
     }
+    let (from, to) = (place.clone(), Place::Delivered);
+    let others = by_move
+        .remove(&(from.clone(), to.clone()))
+        .into_iter()
+        .flatten();
+    let delivered = handled.iter().map(|done| done.event_id).chain(others);
+    let mut found = postings(delivered, Some(from), Some(to));
     let written = by_move
         .into_iter()
         .flat_map(|((from, to), ids)| postings(ids, Some(from), Some(to)));
-    written.collect()
+    found.extend(written);
+    found
 }
 
 /// The wait before asking again what is committed.

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::books::Place;
 use tidegate_core::env::BoxFuture;
 use tidegate_core::{Backoff, Classify, GroupName, Offset, TierIndex, Topic};
 use tidegate_log::{Join, LogError, Session, TopicPartition};
@@ -24,10 +25,11 @@ use crate::attempt::{LaneRun, RunReport};
 use crate::binding::BindingContext;
 use crate::commit::{CommitPart, CommitPlan, CommitRoom, CommitScope, Committer, FailedCommit};
 use crate::handler::ConsumerName;
-use crate::lanes::{LaneKey, PartitionWork, RunningLane, Work};
+use crate::lanes::{DueTime, LaneKey, PartitionWork, RunningLane};
 use crate::options::{ConcurrencyMode, HandOff};
 use crate::parked::PartitionPark;
 use crate::planted_bugs::{PlantedBug, is};
+use crate::telemetry::RunTelemetry;
 use copies::{SearchUnderWay, searched};
 use park::{StoreCallUnderWay, answered};
 
@@ -63,6 +65,14 @@ pub(crate) struct ConsumerSeat {
 }
 
 impl ConsumerSeat {
+    /// Where its records are by the books.
+    pub(crate) fn place(&self) -> Place {
+        match self.tier.0 {
+            0 => Place::Queued,
+            _ => Place::Retrying,
+        }
+    }
+
     /// The host and the number of the consumer.
     pub(crate) fn instance(&self, host: &str) -> String {
         format!("{host}-{}", self.index)
@@ -182,6 +192,7 @@ struct Consumer {
     binding: Arc<BindingContext>,
     seat: ConsumerSeat,
     name: Arc<ConsumerName>,
+    telemetry: Arc<RunTelemetry>,
     session: Arc<dyn Session>,
     committer: Committer,
     partitions: BTreeMap<TopicPartition, PartitionWork>,
@@ -226,10 +237,13 @@ impl Consumer {
             clock: Arc::clone(&binding.clock),
             store: binding.store.clone(),
         };
+        let options = &binding.options;
+        let telemetry = RunTelemetry::new(&options.name, options.listener_type, seat.tier);
         Self {
             binding,
             seat,
             name: Arc::new(name),
+            telemetry: Arc::new(telemetry),
             session,
             committer,
             partitions: BTreeMap::new(),
@@ -430,7 +444,7 @@ impl Consumer {
                 continue;
             };
             let due = first
-                .due
+                .due()
                 .map_or(Duration::ZERO, |due| due.wait(now_ms, now));
             let until = lane
                 .wait_until
@@ -440,28 +454,26 @@ impl Consumer {
                 continue;
             }
             lane.wait_until = None;
-            let first = (first.offset(), first.record.key().cloned());
+            let first = (first.offset(), first.key().cloned());
             let limit = if is_probe {
                 1
             } else {
                 binding.options.max_poll_records
             };
-            let is_due = |work: &Work| work.due.is_none_or(|due| due.wait(now_ms, now).is_zero());
+            let is_due = |due: DueTime| due.wait(now_ms, now).is_zero();
             let works = partition.take(&key, limit, is_due);
             let run = LaneRun {
-                at: at.clone(),
+                source: Arc::clone(&partition.source),
                 fence: partition.fence,
                 lane: key.clone(),
-                works,
                 is_probe,
                 stop: Arc::clone(&partition.stop),
                 held_until: partition.park.as_ref().and_then(PartitionPark::held_until),
+                telemetry: Arc::clone(&self.telemetry),
                 reports: self.report_to.clone(),
             };
-            let name = binding.options.container_name(self.seat.tier);
-            let task = binding
-                .spawn
-                .spawn(&name, Box::pin(run.run(Arc::clone(&binding))));
+            let work = run.run(works, Arc::clone(&binding));
+            let task = binding.spawn.spawn(&self.name.container, Box::pin(work));
             partition.running += 1;
             self.running += 1;
             if let Some(lane) = partition.lanes.get_mut(&key) {
@@ -519,6 +531,7 @@ impl Consumer {
         let new_id = || binding.new_progress_id();
         let plan = CommitPlan::of(
             self.partitions.values_mut(),
+            &self.seat.place(),
             scope,
             self.room,
             is_idle,

@@ -10,20 +10,44 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use tidegate_core::dead_letter::name;
 use tidegate_core::env::BoxFuture;
-use tidegate_core::{Code, EventId, Failure, Mutex, Offset, Partition, TierIndex, Topic};
+use tidegate_core::{
+    Code, EventId, Failure, ForeignIds, Mutex, Offset, Partition, TierIndex, Topic,
+};
 use tidegate_log::{Append, Headers, Record, StoredRecord, TopicPartition};
+
+use crate::attempt::SingleRun;
 
 /// A record in the hands of a handler.
 #[derive(Debug)]
 pub struct ConsumedRecord {
-    at: TopicPartition,
+    source: Arc<RecordSource>,
     stored: StoredRecord,
     event_id: EventId,
     tier: TierIndex,
     attempt: AtomicU32,
     received_ms: u64,
-    consumer: Arc<ConsumerName>,
     outputs: Mutex<Vec<Append>>,
+}
+
+/// Where records were taken from, and who took them.
+#[derive(Debug)]
+pub(crate) struct RecordSource {
+    pub(crate) at: TopicPartition,
+    pub(crate) consumer: Arc<ConsumerName>,
+    ids: ForeignIds,
+}
+
+impl RecordSource {
+    pub(crate) fn new(at: TopicPartition, consumer: Arc<ConsumerName>, cluster: &str) -> Self {
+        let ids = ForeignIds::new(cluster, &at.topic, at.partition);
+        Self { at, consumer, ids }
+    }
+
+    /// The id of the event in a record: the one it carries, or the one that follows from where it lies.
+    pub(crate) fn event_id(&self, stored: &StoredRecord) -> EventId {
+        let carried = stored.record.headers.event_id();
+        carried.unwrap_or_else(|| self.ids.at(stored.offset))
+    }
 }
 
 /// Who took a record.
@@ -39,35 +63,50 @@ pub(crate) struct ConsumerName {
 
 impl ConsumedRecord {
     pub(crate) fn new(
-        at: TopicPartition,
+        source: Arc<RecordSource>,
         stored: StoredRecord,
         event_id: EventId,
         tier: TierIndex,
         received_ms: u64,
-        consumer: Arc<ConsumerName>,
     ) -> Self {
         Self {
-            at,
+            source,
             stored,
             event_id,
             tier,
             attempt: AtomicU32::new(0),
             received_ms,
-            consumer,
             outputs: Mutex::default(),
         }
+    }
+
+    /// Another record of the main topic takes this one's place.
+    pub(crate) fn become_next(
+        &mut self,
+        source: &Arc<RecordSource>,
+        stored: StoredRecord,
+        event_id: EventId,
+        received_ms: u64,
+    ) {
+        if !Arc::ptr_eq(&self.source, source) {
+            self.source = Arc::clone(source);
+        }
+        (self.stored, self.event_id, self.received_ms) = (stored, event_id, received_ms);
+        self.tier = TierIndex(0);
+        self.attempt = AtomicU32::new(0);
+        self.outputs.get_mut().clear();
     }
 
     /// The topic it lies in; in a tier that is the topic of the tier.
     #[must_use]
     pub fn topic(&self) -> &Topic {
-        &self.at.topic
+        &self.source.at.topic
     }
 
     /// The partition it lies in.
     #[must_use]
     pub fn partition(&self) -> Partition {
-        self.at.partition
+        self.source.at.partition
     }
 
     /// Its offset there.
@@ -121,7 +160,7 @@ impl ConsumedRecord {
     /// The binding it was taken by.
     #[must_use]
     pub fn binding(&self) -> &str {
-        &self.consumer.binding
+        &self.source.consumer.binding
     }
 
     /// When the binding received it, in milliseconds since 1970.
@@ -134,9 +173,12 @@ impl ConsumedRecord {
     #[must_use]
     pub fn inbound_headers(&self) -> [(&'static str, String); 3] {
         [
-            (name::BINDING_NAME, self.consumer.binding.clone()),
+            (name::BINDING_NAME, self.source.consumer.binding.clone()),
             (name::RECEIVED_TIMESTAMP, self.received_ms.to_string()),
-            (name::CONSUMER_INSTANCE, self.consumer.instance.clone()),
+            (
+                name::CONSUMER_INSTANCE,
+                self.source.consumer.instance.clone(),
+            ),
         ]
     }
 
@@ -147,7 +189,7 @@ impl ConsumedRecord {
     }
 
     pub(crate) fn consumer(&self) -> &ConsumerName {
-        &self.consumer
+        &self.source.consumer
     }
 
     pub(crate) fn stored(&self) -> &StoredRecord {
@@ -158,13 +200,25 @@ impl ConsumedRecord {
         &self.stored.record
     }
 
-    pub(crate) fn begin_attempt(&self, attempt: u32) {
-        self.attempt.store(attempt, Ordering::Relaxed);
-        self.outputs.lock().clear();
+    pub(crate) fn begin_attempt(self: &mut Arc<Self>, attempt: u32) {
+        // The handler of an earlier attempt may have kept it.
+        match Arc::get_mut(self) {
+            Some(alone) => {
+                alone.attempt = AtomicU32::new(attempt);
+                alone.outputs.get_mut().clear();
+            }
+            None => {
+                self.attempt.store(attempt, Ordering::Relaxed);
+                self.outputs.lock().clear();
+            }
+        }
     }
 
-    pub(crate) fn take_outputs(&self) -> Vec<Append> {
-        std::mem::take(&mut *self.outputs.lock())
+    pub(crate) fn take_outputs(self: &mut Arc<Self>) -> Vec<Append> {
+        match Arc::get_mut(self) {
+            Some(alone) => std::mem::take(alone.outputs.get_mut()),
+            None => std::mem::take(&mut *self.outputs.lock()),
+        }
     }
 }
 
@@ -243,8 +297,25 @@ pub trait BatchRecordHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Vec<HandlerAnswer>> + Send;
 }
 
-type SingleFn = dyn Fn(Arc<ConsumedRecord>) -> BoxFuture<'static, HandlerAnswer> + Send + Sync;
-type BatchFn =
+/// A handler of single records, as runs are driven by it: one future for a run, not one for each record.
+pub(crate) trait DriveRun: Send + Sync {
+    fn drive<'a>(&'a self, run: &'a mut SingleRun<'_>) -> BoxFuture<'a>;
+}
+
+/// A closure that handles a record.
+struct ActOn<F>(F);
+
+impl<F, R> DriveRun for ActOn<F>
+where
+    F: Fn(Arc<ConsumedRecord>) -> R + Send + Sync,
+    R: Future<Output = HandlerAnswer> + Send + 'static,
+{
+    fn drive<'a>(&'a self, run: &'a mut SingleRun<'_>) -> BoxFuture<'a> {
+        Box::pin(run.call_each(&self.0))
+    }
+}
+
+pub(crate) type BatchFn =
     dyn Fn(Vec<Arc<ConsumedRecord>>) -> BoxFuture<'static, Vec<HandlerAnswer>> + Send + Sync;
 
 /// Any handler, as a binding takes it.
@@ -266,7 +337,7 @@ pub struct BoundHandler {
 
 #[derive(Clone)]
 pub(crate) enum HandlerKind {
-    Single(Arc<SingleFn>),
+    Single(Arc<dyn DriveRun>),
     Batch(Arc<BatchFn>),
 }
 
@@ -274,13 +345,13 @@ impl BoundHandler {
     /// A handler of single records.
     pub fn new(handler: impl RecordHandler) -> Self {
         let (sends, handler) = (handler.sends(), Arc::new(handler));
-        let act = move |record: Arc<ConsumedRecord>| -> BoxFuture<'static, HandlerAnswer> {
+        let act = move |record: Arc<ConsumedRecord>| {
             let handler = Arc::clone(&handler);
-            Box::pin(async move { handler.handle(&record).await })
+            async move { handler.handle(&record).await }
         };
         Self {
-            kind: HandlerKind::Single(Arc::new(act)),
             sends,
+            ..Self::from_fn(act)
         }
     }
 
@@ -289,14 +360,8 @@ impl BoundHandler {
     where
         R: Future<Output = HandlerAnswer> + Send + 'static,
     {
-        let act = Arc::new(act);
-        let act = move |record: Arc<ConsumedRecord>| -> BoxFuture<'static, HandlerAnswer> {
-            let act = Arc::clone(&act);
-            // Inside, so that a panic of the closure itself is caught as well.
-            Box::pin(async move { act(record).await })
-        };
         Self {
-            kind: HandlerKind::Single(Arc::new(act)),
+            kind: HandlerKind::Single(Arc::new(ActOn(act))),
             sends: false,
         }
     }

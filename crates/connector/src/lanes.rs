@@ -12,11 +12,12 @@ use bytes::Bytes;
 use tidegate_core::books::Place;
 use tidegate_core::dead_letter::Reason;
 use tidegate_core::env::Task;
-use tidegate_core::{EventId, Failure};
-use tidegate_log::{Append, Batch, Fence, TopicPartition};
+use tidegate_core::{EventId, Failure, TierIndex};
+use tidegate_log::{Append, Batch, Fence, Record, StoredRecord, TopicPartition};
 
+use crate::attempt::HandledRecord;
 use crate::consumer::KnownCopies;
-use crate::handler::ConsumedRecord;
+use crate::handler::{ConsumedRecord, RecordSource};
 use crate::hop::RetryHistory;
 use crate::marks::Ranges;
 use crate::options::ConcurrencyMode;
@@ -41,6 +42,18 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// A record of which nothing is known yet.
+    pub(crate) fn new(record: Arc<ConsumedRecord>) -> Self {
+        Self {
+            record,
+            attempt: 0,
+            history: None,
+            due: None,
+            failure: None,
+            is_parked: false,
+        }
+    }
+
     pub(crate) fn offset(&self) -> i64 {
         self.record.offset().0
     }
@@ -51,9 +64,101 @@ impl Work {
             .as_ref()
             .map_or(1, |history| history.rung.delivery)
     }
+}
 
-    fn size(&self) -> usize {
-        self.record.record().size()
+/// A record in a lane.
+#[derive(Debug)]
+pub(crate) enum LaneRecord {
+    /// Of the main topic, and nothing was tried yet.
+    Fresh(FreshRecord),
+    Known(Work),
+}
+
+/// A record as the log handed it out.
+#[derive(Debug)]
+pub(crate) struct FreshRecord {
+    pub(crate) stored: StoredRecord,
+    pub(crate) received_ms: u64,
+}
+
+impl FreshRecord {
+    /// The record for its handler. `spare` is one whose memory may serve for it.
+    fn consumed(
+        self,
+        source: &Arc<RecordSource>,
+        spare: Option<Arc<ConsumedRecord>>,
+    ) -> Arc<ConsumedRecord> {
+        let id = source.event_id(&self.stored);
+        let Self {
+            stored,
+            received_ms,
+        } = self;
+        if let Some(mut spare) = spare
+            && let Some(memory) = Arc::get_mut(&mut spare)
+        {
+            memory.become_next(source, stored, id, received_ms);
+            return spare;
+        }
+        let tier = TierIndex(0);
+        Arc::new(ConsumedRecord::new(
+            Arc::clone(source),
+            stored,
+            id,
+            tier,
+            received_ms,
+        ))
+    }
+}
+
+impl LaneRecord {
+    pub(crate) fn offset(&self) -> i64 {
+        match self {
+            Self::Fresh(fresh) => fresh.stored.offset.0,
+            Self::Known(work) => work.offset(),
+        }
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        match self {
+            Self::Fresh(fresh) => &fresh.stored.record,
+            Self::Known(work) => work.record.record(),
+        }
+    }
+
+    pub(crate) fn key(&self) -> Option<&Bytes> {
+        self.record().key.as_ref()
+    }
+
+    /// Attempts in this delivery.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.work().map_or(0, |work| work.attempt)
+    }
+
+    pub(crate) fn due(&self) -> Option<DueTime> {
+        self.work().and_then(|work| work.due)
+    }
+
+    fn is_parked(&self) -> bool {
+        self.work().is_some_and(|work| work.is_parked)
+    }
+
+    fn work(&self) -> Option<&Work> {
+        match self {
+            Self::Fresh(_) => None,
+            Self::Known(work) => Some(work),
+        }
+    }
+
+    /// The record for its handler. `spare` is one whose memory may serve for it.
+    pub(crate) fn into_work(
+        self,
+        source: &Arc<RecordSource>,
+        spare: &mut Option<Arc<ConsumedRecord>>,
+    ) -> Work {
+        match self {
+            Self::Known(work) => work,
+            Self::Fresh(fresh) => Work::new(fresh.consumed(source, spare.take())),
+        }
     }
 }
 
@@ -98,14 +203,12 @@ impl LaneKey {
         }
     }
 
-    pub(crate) fn of(mode: ConcurrencyMode, record: &ConsumedRecord) -> Self {
-        match (mode, record.key()) {
+    pub(crate) fn of(mode: ConcurrencyMode, key: Option<&Bytes>, offset: i64) -> Self {
+        match (mode, key) {
             (ConcurrencyMode::Partition, _) => Self::Partition,
             (ConcurrencyMode::Key, Some(key)) => Self::Key(key.clone()),
             // A record without a key has no order.
-            (ConcurrencyMode::Key, None) | (ConcurrencyMode::Unordered, _) => {
-                Self::Record(record.offset().0)
-            }
+            (ConcurrencyMode::Key, None) | (ConcurrencyMode::Unordered, _) => Self::Record(offset),
         }
     }
 }
@@ -113,7 +216,7 @@ impl LaneKey {
 /// Records that stay in order.
 #[derive(Debug, Default)]
 pub(crate) struct WorkLane {
-    pub(crate) queue: VecDeque<Work>,
+    pub(crate) queue: VecDeque<LaneRecord>,
     /// The run that has its first records, and the first of them.
     pub(crate) running: Option<RunningLane>,
     /// Nothing of it begins before this.
@@ -172,10 +275,16 @@ impl SettledRecord {
 #[derive(Debug)]
 pub(crate) struct PartitionWork {
     pub(crate) at: TopicPartition,
+    pub(crate) source: Arc<RecordSource>,
     pub(crate) fence: Fence,
     pub(crate) tracker: OffsetTracker,
     pub(crate) lanes: BTreeMap<LaneKey, WorkLane>,
+    /// An empty queue that takes the place of the next one: a new one for each batch costs more than its records.
+    pub(crate) spare: VecDeque<LaneRecord>,
+    /// Settled for the next commit, with something to be written or a move of its own.
     pub(crate) pending: BTreeMap<i64, SettledRecord>,
+    /// Handled for the next commit.
+    pub(crate) handled: Vec<HandledRecord>,
     /// Lanes whose keys are ordered and whose last record is a dead letter, until the log has it.
     pub(crate) letters: BTreeMap<i64, LaneKey>,
     /// Tells runs to stop after their record.
@@ -211,7 +320,7 @@ pub(crate) struct PartitionWork {
 
 impl PartitionWork {
     pub(crate) fn new(
-        at: TopicPartition,
+        source: Arc<RecordSource>,
         fence: Fence,
         position: i64,
         marks: Ranges,
@@ -219,11 +328,14 @@ impl PartitionWork {
         now: Duration,
     ) -> Self {
         Self {
-            at,
+            at: source.at.clone(),
+            source,
             fence,
             tracker: OffsetTracker::new(position, marks),
             lanes: BTreeMap::new(),
+            spare: VecDeque::new(),
             pending: BTreeMap::new(),
+            handled: Vec::new(),
             letters: BTreeMap::new(),
             stop: Arc::new(AtomicBool::new(false)),
             running: 0,
@@ -264,10 +376,10 @@ impl PartitionWork {
         }
     }
 
-    fn count_out(&mut self, work: &Work) {
-        if !work.is_parked {
+    fn count_out<'a>(&mut self, records: impl Iterator<Item = &'a LaneRecord>) {
+        for record in records.filter(|record| !record.is_parked()) {
             self.queued -= 1;
-            self.queued_bytes -= work.size();
+            self.queued_bytes -= record.record().size();
         }
     }
 
@@ -278,14 +390,14 @@ impl PartitionWork {
             None => LaneKey::ParkedRecord(work.offset()),
         };
         let lane = self.lanes.entry(key.clone()).or_default();
-        lane.queue.push_back(work);
+        lane.queue.push_back(LaneRecord::Known(work));
         key
     }
 
     /// A row that waits for somebody to give it up.
     pub(crate) fn blocked(&self) -> Option<&Work> {
         let parked = self.lanes.iter().filter(|(key, _)| key.is_parked());
-        let mut first = parked.filter_map(|(_, lane)| lane.queue.front());
+        let mut first = parked.filter_map(|(_, lane)| lane.queue.front()?.work());
         first.find(|work| work.due.is_some_and(|due| due.at_ms == u64::MAX))
     }
 
@@ -294,33 +406,84 @@ impl PartitionWork {
         let (Some(park), Some(lane)) = (&self.park, self.lanes.get_mut(key)) else {
             return Vec::new();
         };
-        let (followers, kept): (VecDeque<Work>, VecDeque<Work>) = lane
+        if !park.is_ordered() {
+            return Vec::new();
+        }
+        let (followers, kept): (Vec<LaneRecord>, Vec<LaneRecord>) = lane
             .queue
             .drain(..)
-            .partition(|work| park.has_key(work.record.key()));
-        lane.queue = kept;
-        followers.iter().for_each(|work| self.count_out(work));
-        followers.into()
+            .partition(|record| park.has_key(record.key()));
+        lane.queue = kept.into();
+        self.count_out(followers.iter());
+        let source = &self.source;
+        let works = followers.into_iter();
+        works
+            .map(|record| record.into_work(source, &mut None))
+            .collect()
     }
 
-    /// Puts a record at the end of its lane, and says which lane that is.
-    pub(crate) fn enqueue(&mut self, mode: ConcurrencyMode, work: Work) -> LaneKey {
-        let key = LaneKey::of(mode, &work.record);
-        self.count_in(&key, 1, work.size());
-        self.lanes
-            .entry(key.clone())
-            .or_default()
-            .queue
-            .push_back(work);
-        key
+    /// Notes that the log handed these records out. Gives those that are to be handled.
+    pub(crate) fn hand_out(&mut self, mut records: Vec<StoredRecord>) -> Vec<StoredRecord> {
+        let offset_after = |stored: &StoredRecord| stored.offset.0 + 1;
+        let mut runs = records.chunk_by(|one, next| offset_after(one) == next.offset.0);
+        let known = runs.find_map(|run| {
+            let (first, last) = (run.first()?.offset.0, run.last()?);
+            let is_new = self.tracker.hand_out_new(first..offset_after(last));
+            (!is_new).then_some(first)
+        });
+        if let Some(known) = known {
+            records.retain(|stored| {
+                let offset = stored.offset.0;
+                offset < known || self.tracker.hand_out(offset)
+            });
+        }
+        records
+    }
+
+    /// Whether something is settled that no commit has told yet.
+    pub(crate) fn has_settled(&self) -> bool {
+        !self.pending.is_empty() || !self.handled.is_empty()
+    }
+
+    /// Puts records at the end of their lanes, and says which lanes these are.
+    pub(crate) fn enqueue(
+        &mut self,
+        mode: ConcurrencyMode,
+        records: impl ExactSizeIterator<Item = LaneRecord>,
+    ) -> Vec<LaneKey> {
+        self.queued += records.len();
+        if mode == ConcurrencyMode::Partition {
+            let lane = self.lanes.entry(LaneKey::Partition).or_default();
+            let bytes = &mut self.queued_bytes;
+            lane.queue
+                .extend(records.inspect(|record| *bytes += record.record().size()));
+            return vec![LaneKey::Partition];
+        }
+        let mut keys = Vec::with_capacity(records.len());
+        for record in records {
+            self.queued_bytes += record.record().size();
+            let key = LaneKey::of(mode, record.key(), record.offset());
+            let lane = self.lanes.entry(key.clone()).or_default();
+            if lane.queue.capacity() == 0 {
+                // Most lanes have one record at a time.
+                lane.queue.reserve_exact(1);
+            }
+            lane.queue.push_back(record);
+            keys.push(key);
+        }
+        keys
     }
 
     /// Puts records back at the front of their lane, in their order.
-    pub(crate) fn put_back(&mut self, key: &LaneKey, works: Vec<Work>) {
-        self.count_in(key, works.len(), works.iter().map(Work::size).sum());
+    pub(crate) fn put_back(&mut self, key: &LaneKey, records: Vec<LaneRecord>) {
+        if records.is_empty() {
+            return;
+        }
+        let bytes = records.iter().map(|record| record.record().size()).sum();
+        self.count_in(key, records.len(), bytes);
         let lane = self.lanes.entry(key.clone()).or_default();
-        for work in works.into_iter().rev() {
-            lane.queue.push_front(work);
+        for record in records.into_iter().rev() {
+            lane.queue.push_front(record);
         }
     }
 
@@ -329,9 +492,9 @@ impl PartitionWork {
         let key = match (work.is_parked, work.record.key()) {
             (true, Some(key)) => LaneKey::ParkedKey(key.clone()),
             (true, None) => LaneKey::ParkedRecord(work.offset()),
-            (false, _) => LaneKey::of(mode, &work.record),
+            (false, key) => LaneKey::of(mode, key, work.offset()),
         };
-        self.put_back(&key, vec![work]);
+        self.put_back(&key, vec![LaneRecord::Known(work)]);
         key
     }
 
@@ -340,27 +503,35 @@ impl PartitionWork {
         &mut self,
         key: &LaneKey,
         limit: usize,
-        is_due: impl Fn(&Work) -> bool,
-    ) -> Vec<Work> {
+        is_due: impl Fn(DueTime) -> bool,
+    ) -> VecDeque<LaneRecord> {
         let Some(lane) = self.lanes.get_mut(key) else {
-            return Vec::new();
+            return VecDeque::new();
         };
-        let mut taken = Vec::new();
-        while taken.len() < limit
-            && let Some(work) = lane.queue.pop_front()
-        {
+        let mut count = 0;
+        for record in lane.queue.iter().take(limit) {
             // A record that was tried before is tried alone: it may have to wait again.
-            let is_alone = work.attempt > 0;
-            if !is_due(&work) || (is_alone && !taken.is_empty()) {
-                lane.queue.push_front(work);
+            let is_alone = record.attempt() > 0;
+            if record.due().is_some_and(|due| !is_due(due)) || (is_alone && count > 0) {
                 break;
             }
-            taken.push(work);
+            count += 1;
             if is_alone {
                 break;
             }
         }
-        taken.iter().for_each(|work| self.count_out(work));
+        let mut taken = match key {
+            LaneKey::Partition => std::mem::take(&mut self.spare),
+            LaneKey::Key(_)
+            | LaneKey::Record(_)
+            | LaneKey::ParkedKey(_)
+            | LaneKey::ParkedRecord(_) => VecDeque::new(),
+        };
+        match count == lane.queue.len() {
+            true => std::mem::swap(&mut taken, &mut lane.queue),
+            false => taken.extend(lane.queue.drain(..count)),
+        }
+        self.count_out(taken.iter());
         taken
     }
 
@@ -379,20 +550,42 @@ impl PartitionWork {
         }
     }
 
+    /// Records are handled, and nothing is to be written for them.
+    pub(crate) fn settle_handled(&mut self, mut records: Vec<HandledRecord>) {
+        let offset_after = |record: &HandledRecord| record.offset + 1;
+        let mut runs = records.chunk_by(|one, next| offset_after(one) == next.offset);
+        let broken = runs.position(|run| {
+            let range = run.first().zip(run.last());
+            let range = range.map(|(first, last)| first.offset..offset_after(last));
+            !range.is_some_and(|range| self.tracker.settle_all(range))
+        });
+        if let Some(broken) = broken {
+            let runs = records.chunk_by(|one, next| offset_after(one) == next.offset);
+            let before = runs.take(broken).map(<[_]>::len).sum();
+            let mut rest = records.split_off(before);
+            rest.retain(|record| self.tracker.settle(record.offset));
+            records.append(&mut rest);
+        }
+        match self.handled.is_empty() {
+            true => self.handled = records,
+            false => self.handled.append(&mut records),
+        }
+    }
+
     /// Takes every record that no attempt was made at out of its lane. Returns the offset to go back to.
     pub(crate) fn take_unbegun(&mut self) -> Option<i64> {
         let mut offsets = Vec::new();
         for lane in self.lanes.values_mut() {
             let is_probed = lane.probes.is_some();
-            let (kept, unbegun): (VecDeque<Work>, VecDeque<Work>) = lane
+            let (kept, unbegun): (VecDeque<LaneRecord>, VecDeque<LaneRecord>) = lane
                 .queue
                 .drain(..)
-                .partition(|work| work.attempt > 0 || is_probed || work.is_parked);
+                .partition(|record| record.attempt() > 0 || is_probed || record.is_parked());
             lane.queue = kept;
-            for work in unbegun {
+            for record in unbegun {
                 self.queued -= 1;
-                self.queued_bytes -= work.size();
-                offsets.push(work.offset());
+                self.queued_bytes -= record.record().size();
+                offsets.push(record.offset());
             }
         }
         self.lanes
@@ -405,13 +598,13 @@ impl PartitionWork {
         let (key, lane) = self
             .lanes
             .iter_mut()
-            .find(|(_, lane)| lane.queue.iter().any(|work| work.offset() == offset))?;
-        let index = lane.queue.iter().position(|work| work.offset() == offset)?;
-        let work = lane.queue.remove(index)?;
+            .find(|(_, lane)| lane.queue.iter().any(|held| held.offset() == offset))?;
+        let index = lane.queue.iter().position(|held| held.offset() == offset)?;
+        let record = lane.queue.remove(index)?;
         lane.wait_until = None;
         let key = key.clone();
-        self.count_out(&work);
-        Some((key, work))
+        self.count_out(std::iter::once(&record));
+        Some((key, record.into_work(&self.source, &mut None)))
     }
 
     /// Runs stop after their record.
@@ -444,7 +637,7 @@ impl PartitionWork {
         let running = self.lanes.values().filter_map(|lane| lane.running.as_ref());
         let running = running.map(|running| running.first.clone());
         let queued = self.lanes.values().filter_map(|lane| lane.queue.front());
-        let queued = queued.map(|work| (work.offset(), work.record.key().cloned()));
+        let queued = queued.map(|record| (record.offset(), record.key().cloned()));
         let found = running.chain(queued).find(|(offset, _)| *offset == next);
         Some(found.unwrap_or((next, None)))
     }
@@ -478,5 +671,62 @@ mod tests {
         // The wall clock went back by an hour: its own delay is the limit.
         assert_eq!(due.wait(0, seconds(55)), seconds(5));
         assert_eq!(due.wait(0, seconds(60)), Duration::ZERO);
+    }
+
+    fn partition(position: i64, marks: Ranges) -> PartitionWork {
+        let consumer = crate::handler::ConsumerName {
+            binding: "orders".to_owned(),
+            container: "eventbus-orders".to_owned(),
+            group: "shipping".to_owned(),
+            instance: "host-0".to_owned(),
+        };
+        let at = TopicPartition::new(tidegate_core::Topic::new("orders").unwrap(), 0);
+        let source = RecordSource::new(at, Arc::new(consumer), "main");
+        let source = Arc::new(source);
+        PartitionWork::new(source, Fence(1), position, marks, None, Duration::ZERO)
+    }
+
+    fn handed_out(work: &mut PartitionWork, offsets: &[i64]) -> Vec<i64> {
+        let records = offsets.iter().map(|offset| StoredRecord {
+            offset: tidegate_core::Offset(*offset),
+            record: Record::new("value"),
+        });
+        let new = work.hand_out(records.collect());
+        new.iter().map(|stored| stored.offset.0).collect()
+    }
+
+    fn settled(work: &mut PartitionWork, offsets: &[i64]) -> Vec<i64> {
+        let before = work.handled.len();
+        let records = offsets.iter().map(|offset| HandledRecord {
+            offset: *offset,
+            event_id: EventId::from_u128(7),
+        });
+        work.settle_handled(records.collect());
+        let new = work.handled.iter().skip(before);
+        new.map(|done| done.offset).collect()
+    }
+
+    #[test]
+    fn a_batch_with_holes_and_known_records_is_handed_out_once() {
+        let mut work = partition(10, Ranges::from([(15, 17)]));
+        assert_eq!(handed_out(&mut work, &[10, 11, 13]), [10, 11, 13]);
+        // 12 was a hole, 13 is in hand, 15 and 16 were settled before the assignment.
+        let batch = [13, 14, 15, 16, 17, 18, 20];
+        assert_eq!(handed_out(&mut work, &batch), [14, 17, 18, 20]);
+        assert_eq!(handed_out(&mut work, &[21, 22]), [21, 22]);
+        assert_eq!(handed_out(&mut work, &[20, 21, 22, 23]), [23]);
+    }
+
+    #[test]
+    fn a_record_is_settled_once_however_it_is_told() {
+        let mut work = partition(10, Ranges::new());
+        assert_eq!(handed_out(&mut work, &[10, 11, 12, 14, 15]).len(), 5);
+        assert_eq!(settled(&mut work, &[11]), [11]);
+        assert_eq!(work.tracker.next(), 10);
+        // 11 again, a hole, and a record that nobody was given.
+        assert_eq!(settled(&mut work, &[14, 10, 11, 12, 13, 16]), [14, 10, 12]);
+        assert_eq!(work.tracker.next(), 15);
+        assert_eq!(settled(&mut work, &[15, 15]), [15]);
+        assert_eq!(work.tracker.next(), 16);
     }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use metrics::{describe_counter, describe_gauge, describe_histogram};
+use metrics::{Histogram, describe_counter, describe_gauge, describe_histogram};
 use tidegate_core::breaker::BreakerState;
 use tidegate_core::dead_letter::Reason;
 use tidegate_core::{Code, Partition, TierIndex, Topic};
 
+use crate::lanes::Work;
 use crate::lifecycle::ContainerState;
 use crate::options::ListenerType;
 
@@ -111,17 +112,48 @@ pub(crate) fn dead_lettered(binding: &str, topic: &Topic, reason: Reason) {
     metrics::counter!(names::DLQ, &labels).increment(1);
 }
 
-pub(crate) fn attempts(binding: &str, tier: TierIndex, attempts: u32) {
+fn attempts_of(binding: &str, tier: TierIndex) -> Histogram {
     let labels = [("binding", binding.to_owned()), ("tier", tier.to_string())];
-    metrics::histogram!(names::RETRIES, &labels).record(f64::from(attempts));
+    metrics::histogram!(names::RETRIES, &labels)
 }
 
-pub(crate) fn called(binding: &str, listener: ListenerType, took: Duration) {
-    let labels = [
-        ("binding", binding.to_owned()),
-        ("listenerType", listener.as_str().to_owned()),
-    ];
-    metrics::histogram!(names::DURATION, &labels).record(took.as_secs_f64());
+pub(crate) fn attempts(binding: &str, tier: TierIndex, attempts: u32) {
+    attempts_of(binding, tier).record(f64::from(attempts));
+}
+
+/// The metrics of calls, which are looked up once for all runs of a consumer.
+pub(crate) struct RunTelemetry {
+    tier: TierIndex,
+    attempts: Histogram,
+    duration: Histogram,
+}
+
+impl RunTelemetry {
+    pub(crate) fn new(binding: &str, listener: ListenerType, tier: TierIndex) -> Self {
+        let labels = [
+            ("binding", binding.to_owned()),
+            ("listenerType", listener.as_str().to_owned()),
+        ];
+        Self {
+            tier,
+            attempts: attempts_of(binding, tier),
+            duration: metrics::histogram!(names::DURATION, &labels),
+        }
+    }
+
+    pub(crate) fn called(&self, took: Duration) {
+        self.duration.record(took.as_secs_f64());
+    }
+
+    /// A delivery has ended with this attempt.
+    pub(crate) fn attempts(&self, binding: &str, work: &Work) {
+        let tier = work.record.tier();
+        match tier == self.tier {
+            true => self.attempts.record(f64::from(work.attempt)),
+            // A row of the store.
+            false => attempts(binding, tier, work.attempt),
+        }
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "gauges are approximate")]

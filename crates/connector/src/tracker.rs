@@ -4,6 +4,7 @@
 //! settled. So a crash repeats records and never skips one.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::marks::Ranges;
 
@@ -14,12 +15,18 @@ pub(crate) struct OffsetTracker {
     committed: i64,
     /// Behind the last record that was handed out, and behind holes that follow it.
     end: i64,
-    /// Handed out and not settled.
-    open: BTreeSet<i64>,
+    /// Handed out and not settled: runs of records without holes in them or next to each other.
+    open: Ranges,
+    /// How many records these are.
+    open_count: usize,
     /// Those of them that were given back to the log, and that it has not handed out again.
     returned: BTreeSet<i64>,
     /// Settled at or above `committed`, with the holes between settled records.
     settled: Ranges,
+}
+
+fn length(from: i64, to: i64) -> usize {
+    usize::try_from(to - from).unwrap_or(0)
 }
 
 impl OffsetTracker {
@@ -28,7 +35,8 @@ impl OffsetTracker {
         Self {
             committed: position,
             end: position,
-            open: BTreeSet::new(),
+            open: Ranges::new(),
+            open_count: 0,
             returned: BTreeSet::new(),
             settled,
         }
@@ -37,9 +45,43 @@ impl OffsetTracker {
     /// Whether the record at `offset`, which was just handed out, is to be handled: not if it was settled
     /// before, or is in hand already.
     pub(crate) fn hand_out(&mut self, offset: i64) -> bool {
-        self.end = self.end.max(offset + 1);
         let is_back = self.returned.remove(&offset);
-        is_back || !self.is_settled(offset) && self.open.insert(offset)
+        let is_new =
+            !is_back && !is_within(&self.settled, offset) && !is_within(&self.open, offset);
+        self.end = self.end.max(offset + 1);
+        if is_new {
+            self.open(offset..offset + 1);
+        }
+        is_back || is_new
+    }
+
+    /// Hands a run of records out that nobody has seen before. Says whether it is one; if not, each record is to
+    /// be handed out by itself.
+    pub(crate) fn hand_out_new(&mut self, run: Range<i64>) -> bool {
+        let told = self
+            .settled
+            .last_key_value()
+            .map_or(i64::MIN, |(_, to)| *to);
+        let is_new = run.start >= self.end && run.start >= told && !run.is_empty();
+        if is_new {
+            self.end = run.end;
+            self.open(run);
+        }
+        is_new
+    }
+
+    /// These records are open from now on; none of them was.
+    fn open(&mut self, Range { mut start, mut end }: Range<i64>) {
+        self.open_count += length(start, end);
+        if let Some((&from, &to)) = self.open.range(..start).next_back()
+            && to == start
+        {
+            start = from;
+        }
+        if let Some(to) = self.open.remove(&end) {
+            end = to;
+        }
+        self.open.insert(start, end);
     }
 
     /// A batch is over: everything before `next` was handed out or is a hole.
@@ -48,41 +90,69 @@ impl OffsetTracker {
         // Records that were given back and did not come again are holes by now.
         while let Some(hole) = self.returned.first().copied().filter(|hole| *hole < next) {
             self.returned.remove(&hole);
-            self.open.remove(&hole);
+            self.close(hole..hole + 1);
         }
+    }
+
+    /// These records are open no more, if they are a part of a run.
+    fn close(&mut self, Range { start, end }: Range<i64>) {
+        let below = self.open.range_mut(..=start).next_back();
+        let Some((&from, to)) = below.filter(|(_, to)| end <= **to) else {
+            return;
+        };
+        let behind = *to;
+        if from == start {
+            self.open.remove(&from);
+        } else {
+            *to = start;
+        }
+        if end < behind {
+            self.open.insert(end, behind);
+        }
+        self.open_count -= length(start, end);
     }
 
     /// The record at `offset` is settled. Says whether it was open.
     pub(crate) fn settle(&mut self, offset: i64) -> bool {
-        if !self.open.remove(&offset) {
-            return false;
+        self.settle_all(offset..offset + 1)
+    }
+
+    /// Settles a run of records, if all of them are open. Says whether they were.
+    pub(crate) fn settle_all(&mut self, run: Range<i64>) -> bool {
+        let below = self.open.range(..=run.start).next_back();
+        let are_open = below.is_some_and(|(_, to)| run.end <= *to);
+        if are_open {
+            self.close(run.clone());
+            self.join_settled(&run);
         }
-        let below = self.open.range(..offset).next_back();
-        let from = below.map_or(self.committed, |below| below + 1);
-        let above = self.open.range(offset..).next();
-        let to = above.map_or(offset + 1, |above| *above);
+        are_open
+    }
+
+    /// Records are settled that were open, with the holes around them.
+    fn join_settled(&mut self, closed: &Range<i64>) {
+        let below = self.open.range(..closed.start).next_back();
+        let from = below.map_or(self.committed, |(_, to)| *to);
+        let above = self.open.range(closed.end..).next();
+        let to = above.map_or(closed.end, |(above, _)| *above);
         let to = match self.settled.range(..=to).next_back() {
             // A range from before the assignment may reach further.
-            Some((_, end)) => to.max(*end).min(above.map_or(i64::MAX, |above| *above)),
+            Some((_, end)) => to
+                .max(*end)
+                .min(above.map_or(i64::MAX, |(above, _)| *above)),
             None => to,
         };
-        let within: Vec<i64> = self
-            .settled
-            .range(from..to)
-            .map(|(start, _)| *start)
-            .collect();
-        for start in within {
+        while let Some((&start, _)) = self.settled.range(from..to).next() {
             self.settled.remove(&start);
         }
         self.settled.insert(from, to);
-        true
     }
 
     /// The record at `offset` is not settled after all: its hand-off was not done.
     pub(crate) fn reopen(&mut self, offset: i64) {
-        if offset >= self.end || !self.open.insert(offset) {
+        if offset >= self.end || is_within(&self.open, offset) {
             return;
         }
+        self.open(offset..offset + 1);
         if let Some((&from, &to)) = self.settled.range(..=offset).next_back()
             && offset < to
         {
@@ -105,7 +175,9 @@ impl OffsetTracker {
 
     /// The offset that may be committed now.
     pub(crate) fn next(&self) -> i64 {
-        self.open.first().copied().unwrap_or(self.end)
+        self.open
+            .first_key_value()
+            .map_or(self.end, |(from, _)| *from)
     }
 
     /// The settled ranges above [`next`](Self::next).
@@ -129,12 +201,12 @@ impl OffsetTracker {
 
     /// Records that were handed out and are not settled.
     pub(crate) fn open_count(&self) -> usize {
-        self.open.len()
+        self.open_count
     }
 
     /// Those of them that were not given back.
     pub(crate) fn in_hand(&self) -> usize {
-        self.open.len() - self.returned.len()
+        self.open_count - self.returned.len()
     }
 
     /// Records below `start` that are not settled: so many were lost if the log begins there.
@@ -161,11 +233,11 @@ impl OffsetTracker {
     pub(crate) fn position(&self) -> i64 {
         self.committed
     }
+}
 
-    fn is_settled(&self, offset: i64) -> bool {
-        let below = self.settled.range(..=offset).next_back();
-        below.is_some_and(|(_, to)| offset < *to)
-    }
+fn is_within(ranges: &Ranges, offset: i64) -> bool {
+    let below = ranges.range(..=offset).next_back();
+    below.is_some_and(|(_, to)| offset < *to)
 }
 
 #[cfg(test)]
@@ -267,8 +339,9 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        HandOut { hole: i64 },
+        HandOut { hole: i64, run: i64 },
         Settle(usize),
+        SettleRun(usize, i64),
         Reopen(usize),
         GiveBack(u64),
         ReadAgain,
@@ -279,8 +352,9 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (0_i64..3).prop_map(|hole| Step::HandOut { hole }),
+            4 => (0_i64..3, 1_i64..5).prop_map(|(hole, run)| Step::HandOut { hole, run }),
             4 => any::<usize>().prop_map(Step::Settle),
+            2 => (any::<usize>(), 1_i64..6).prop_map(|(nth, run)| Step::SettleRun(nth, run)),
             1 => any::<usize>().prop_map(Step::Reopen),
             1 => any::<u64>().prop_map(Step::GiveBack),
             1 => Just(Step::ReadAgain),
@@ -323,12 +397,31 @@ mod tests {
                         prop_assert_eq!(from, back.iter().copied().min());
                         returned.extend(back);
                     }
-                    Step::HandOut { hole } => {
-                        let offset = end + hole;
-                        end = offset + 1;
-                        log.push(offset);
-                        prop_assert!(tracker.hand_out(offset));
-                        open.push(offset);
+                    Step::HandOut { hole, run } => {
+                        let offsets = end + hole..end + hole + run;
+                        end = offsets.end;
+                        if !tracker.hand_out_new(offsets.clone()) {
+                            for offset in offsets.clone() {
+                                prop_assert!(tracker.hand_out(offset));
+                            }
+                        }
+                        prop_assert!(!tracker.hand_out_new(offsets.clone()));
+                        log.extend(offsets.clone());
+                        open.extend(offsets);
+                    }
+                    Step::SettleRun(nth, run) if !open.is_empty() => {
+                        let first = open[nth % open.len()];
+                        let offsets = first..first + run;
+                        // Nobody settles what was given back.
+                        let is_back = offsets.clone().any(|offset| returned.contains(&offset));
+                        if !is_back {
+                            let are_open = offsets.clone().all(|offset| open.contains(&offset));
+                            prop_assert_eq!(tracker.settle_all(offsets.clone()), are_open);
+                            if are_open {
+                                open.retain(|offset| !offsets.contains(offset));
+                                settled.extend(offsets);
+                            }
+                        }
                     }
                     Step::Settle(nth) if !open.is_empty() => {
                         let offset = open.remove(nth % open.len());
@@ -382,7 +475,7 @@ mod tests {
                             }
                         }
                     }
-                    Step::Settle(_) | Step::ReadAgain => {}
+                    Step::Settle(_) | Step::SettleRun(..) | Step::ReadAgain => {}
                 }
                 let lowest = open.iter().chain(&returned).copied().min();
                 match lowest {

@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use uuid::Uuid;
+use sha1_smol::Sha1;
+use uuid::{Builder, Uuid};
 
 use crate::env::{Clock, Entropy};
 use crate::{Mutex, Offset, Partition, Topic};
@@ -47,22 +48,17 @@ impl EventId {
     /// The id of a record that was born elsewhere and carries none: the same at each delivery.
     #[must_use]
     pub fn of_foreign(cluster: &str, topic: &Topic, partition: Partition, offset: Offset) -> Self {
-        // Lengths keep `a` + `bc` and `ab` + `c` apart.
-        let name = format!(
-            "{}:{cluster}/{}:{topic}/{partition}/{offset}",
-            cluster.len(),
-            topic.as_str().len()
-        );
-        Self(Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()).as_u128())
+        ForeignIds::new(cluster, topic, partition).at(offset)
     }
 
     /// The id of an event that was written down elsewhere without one: the same for the same bytes
     /// at the same place.
     #[must_use]
     pub fn of_bytes(place: u64, bytes: &[u8]) -> Self {
-        let mut name = place.to_le_bytes().to_vec();
-        name.extend_from_slice(bytes);
-        Self(Uuid::new_v5(&Uuid::NAMESPACE_OID, &name).as_u128())
+        let mut name = named(Uuid::NAMESPACE_OID);
+        name.update(&place.to_le_bytes());
+        name.update(bytes);
+        Self::of_name(&name)
     }
 
     /// The id of an event that was made from others: the same for the same parts, so a replay makes it again.
@@ -75,13 +71,17 @@ impl EventId {
     /// ```
     #[must_use]
     pub fn derived(parts: &[&str]) -> Self {
-        let mut name = String::new();
+        let mut name = named(Uuid::NAMESPACE_OID);
         for part in parts {
-            name.push_str(&part.len().to_string());
-            name.push(':');
-            name.push_str(part);
+            name.update(format!("{}:{part}", part.len()).as_bytes());
         }
-        Self(Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).as_u128())
+        Self::of_name(&name)
+    }
+
+    /// The id of a name, of version 5.
+    fn of_name(name: &Sha1) -> Self {
+        let [first @ .., _, _, _, _] = name.digest().bytes();
+        Self(Builder::from_sha1_bytes(first).into_uuid().as_u128())
     }
 
     /// When the event was born, in milliseconds since 1970, where the id tells (version 7).
@@ -89,6 +89,59 @@ impl EventId {
     pub fn born_ms(self) -> Option<u64> {
         let is_version_7 = (self.0 >> 76) & 0xf == 7;
         is_version_7.then_some(u64::try_from(self.0 >> 80).unwrap_or(u64::MAX))
+    }
+}
+
+/// The beginning of a name in a namespace.
+fn named(namespace: Uuid) -> Sha1 {
+    let mut name = Sha1::new();
+    name.update(namespace.as_bytes());
+    name
+}
+
+/// The ids of the records of one partition that were born elsewhere and carry none.
+///
+/// ```
+/// use tidegate_core::{EventId, ForeignIds, Offset, Partition, Topic};
+/// let topic = Topic::new("orders")?;
+/// let ids = ForeignIds::new("main", &topic, Partition(3));
+/// assert_eq!(ids.at(Offset(7)), EventId::of_foreign("main", &topic, Partition(3), Offset(7)));
+/// # Ok::<(), tidegate_core::NameError>(())
+/// ```
+#[derive(Clone)]
+pub struct ForeignIds {
+    /// Everything of their names that comes before the offset.
+    begun: Sha1,
+}
+
+impl ForeignIds {
+    /// Ids of a partition in a cluster.
+    #[must_use]
+    pub fn new(cluster: &str, topic: &Topic, partition: Partition) -> Self {
+        // Lengths keep `a` + `bc` and `ab` + `c` apart.
+        let name = format!(
+            "{}:{cluster}/{}:{topic}/{partition}/",
+            cluster.len(),
+            topic.as_str().len()
+        );
+        let mut begun = named(Uuid::NAMESPACE_URL);
+        begun.update(name.as_bytes());
+        Self { begun }
+    }
+
+    /// The id of the record at an offset.
+    #[must_use]
+    pub fn at(&self, offset: Offset) -> EventId {
+        let mut digits = itoa::Buffer::new();
+        let mut name = self.begun.clone();
+        name.update(digits.format(offset.0).as_bytes());
+        EventId::of_name(&name)
+    }
+}
+
+impl fmt::Debug for ForeignIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ForeignIds")
     }
 }
 
@@ -285,6 +338,22 @@ mod tests {
         assert_ne!(id("a", 7), id("a", 8));
         assert_ne!(id("a", 7), id("b", 7));
         assert_eq!(id("a", 7).born_ms(), None);
+    }
+
+    #[test]
+    fn ids_of_names_are_those_of_every_other_program() {
+        let topic = Topic::new("orders").unwrap();
+        let ids = [
+            EventId::of_foreign("a", &topic, Partition(1), Offset(7)),
+            EventId::of_bytes(5, b"line"),
+            EventId::derived(&["ab", "c"]),
+        ];
+        let expect = [
+            "93da13b9-d78c-57d5-bfe7-c2fb6ed242fa",
+            "d1e10ab8-5e1e-5791-9c72-c5f010b868e4",
+            "8fd318ca-70b4-50e6-8280-0ca7a2635f00",
+        ];
+        assert_eq!(ids.map(|id| id.to_string()), expect);
     }
 
     #[test]

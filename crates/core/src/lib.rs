@@ -30,7 +30,7 @@ pub use breaker::Breaker;
 pub use component::{Component, Shutdown, ShutdownTrigger, audit_components};
 pub use dead_letter::DeadLetter;
 pub use decide::{AttemptFacts, Decision, decide};
-pub use event_id::{EventId, EventIdMinter, EventIds, ParseEventIdError};
+pub use event_id::{EventId, EventIdMinter, EventIds, ForeignIds, ParseEventIdError};
 pub use failure::{
     Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError, error_chain,
 };

@@ -16,10 +16,10 @@ use serde::Serialize;
 use tidegate_core::env::{CatchPanic, Clock, Env};
 use tidegate_core::{Classify, EventId, Failure, FailureClass, Mutex};
 use tidegate_store::{Store, StoreError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::event::{InvalidEvent, PostedEvent};
-use crate::limit::{COMMIT_ATTEMPTS, GROUP_EVENTS, WAITING_POSTS};
+use crate::limit::{COMMIT_ATTEMPTS, GROUP_EVENTS, WAITING_EVENTS, WAITING_POSTS};
 use crate::{EventLogError, sql, telemetry};
 
 /// An event with everything that its row needs, apart from its number.
@@ -166,6 +166,8 @@ impl BatchAnswer {
 /// A post that waits for the writer.
 struct WaitingPost {
     events: Vec<IncomingEvent>,
+    /// Its share of the events that may wait.
+    room: OwnedSemaphorePermit,
     tell: oneshot::Sender<Result<Vec<PostOutcome>, EventLogError>>,
 }
 
@@ -173,6 +175,7 @@ struct WaitingPost {
 #[derive(Clone)]
 pub(crate) struct IngestQueue {
     posts: mpsc::Sender<WaitingPost>,
+    room: Arc<Semaphore>,
     failure: CommitFailure,
 }
 
@@ -199,7 +202,11 @@ impl IngestQueue {
             env.spawn
                 .spawn("eventlog-writer", Box::pin(writer.run(waiting))),
         );
-        Self { posts, failure }
+        Self {
+            posts,
+            room: Arc::new(Semaphore::new(WAITING_EVENTS as usize)),
+            failure,
+        }
     }
 
     /// Why no event can be stored now, as far as the last commit tells.
@@ -215,8 +222,12 @@ impl IngestQueue {
         if events.is_empty() {
             return Ok(Vec::new());
         }
+        let share =
+            u32::try_from(events.len()).map_or(WAITING_EVENTS, |events| events.min(WAITING_EVENTS));
+        let room = Arc::clone(&self.room).acquire_many_owned(share).await;
+        let room = room.map_err(|_| EventLogError::Closed)?;
         let (tell, told) = oneshot::channel();
-        let sent = self.posts.send(WaitingPost { events, tell }).await;
+        let sent = self.posts.send(WaitingPost { events, room, tell }).await;
         sent.map_err(|_| EventLogError::Closed)?;
         told.await.map_err(|_| EventLogError::Closed)?
     }
@@ -232,6 +243,8 @@ impl IngestWriter {
     async fn run(self, mut waiting: mpsc::Receiver<WaitingPost>) {
         let mut posts = Vec::new();
         while waiting.recv_many(&mut posts, WAITING_POSTS).await > 0 {
+            // Nobody waits for the answer any more, and whoever wants it asks again.
+            posts.retain(|post| !post.tell.is_closed());
             let mut rest = posts.drain(..).peekable();
             while let Some(first) = rest.next() {
                 let mut events = first.events.len();
@@ -242,26 +255,38 @@ impl IngestWriter {
                     events += post.events.len();
                     group.push(post);
                 }
-                self.commit(group).await;
+                let committed = self.commit(group).await;
+                if let Err(away) = committed
+                    && !matches!(*away, StoreError::Conflict { .. })
+                {
+                    // The others would wait as long for the same answer.
+                    for post in rest.by_ref() {
+                        drop(post.tell.send(Err(EventLogError::Store(Arc::clone(&away)))));
+                    }
+                }
             }
         }
     }
 
-    /// Commits a group, and answers each of its posts.
-    async fn commit(&self, posts: Vec<WaitingPost>) {
-        let (mut events, mut tells) = (Vec::new(), Vec::new());
+    /// Commits a group, and answers each of its posts. An error says why the store took none of them.
+    async fn commit(&self, posts: Vec<WaitingPost>) -> Result<(), Arc<StoreError>> {
+        let (mut events, mut tells, mut rooms) = (Vec::new(), Vec::new(), Vec::new());
         for post in posts {
             tells.push((post.tell, post.events.len()));
+            rooms.push(post.room);
             events.extend(post.events);
         }
         let events: Arc<[IncomingEvent]> = events.into();
         let stored = self.store_group(&events).await;
-        let failure = match &stored {
+        drop(rooms);
+        let away = match &stored {
             Err(EventLogError::Store(error)) if error.class() != FailureClass::Permanent => {
-                Some(Failure::from(EventLogError::Store(error.clone())).message)
+                Some(Arc::clone(error))
             }
             Ok(_) | Err(_) => None,
         };
+        let failure = away.clone().map(EventLogError::Store);
+        let failure = failure.map(|error| Failure::from(error).message);
         *self.failure.lock() = failure;
         match stored {
             Ok(outcomes) => {
@@ -289,6 +314,7 @@ impl IngestWriter {
                 }
             }
         }
+        away.map_or(Ok(()), Err)
     }
 
     async fn store_group(

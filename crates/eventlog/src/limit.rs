@@ -8,6 +8,8 @@ use std::time::Duration;
 pub const GROUP_EVENTS: usize = 4_000;
 /// Posts that may wait for the writer. The next one waits for room.
 pub const WAITING_POSTS: usize = 1_024;
+/// Events of all posts that may wait for the writer. The next post waits for room.
+pub const WAITING_EVENTS: u32 = 32_000;
 /// How often a commit that lost against another process is tried.
 pub const COMMIT_ATTEMPTS: u32 = 4;
 

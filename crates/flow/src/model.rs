@@ -401,6 +401,11 @@ impl<'p> FlowModel<'p> {
             .filter(move |output| output.stream == stream)
     }
 
+    /// All records that the process wrote, in the order of their commit.
+    pub(crate) fn all_outputs(&self) -> &[ModelOutput] {
+        &self.outputs
+    }
+
     /// The records that were given up, in their order.
     #[must_use]
     pub fn dead_letters(&self) -> &[ModelDeadLetter] {
@@ -423,6 +428,23 @@ impl<'p> FlowModel<'p> {
     #[must_use]
     pub fn metric(&self, name: &str) -> &[String] {
         self.metrics.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many values each metric saw.
+    pub(crate) fn metric_counts(&self) -> BTreeMap<String, usize> {
+        let counts = self.metrics.iter();
+        counts
+            .map(|(name, values)| (name.clone(), values.len()))
+            .collect()
+    }
+
+    /// The values of every declared state.
+    pub(crate) fn states(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let ids = self.process.state.iter().map(|state| &state.id);
+        let names = ids.filter_map(|id| id.strip_prefix("state/"));
+        names
+            .map(|name| (name.to_owned(), self.state(name)))
+            .collect()
     }
 
     /// The values of a declared state that have not expired, as JSON by key.

@@ -53,6 +53,12 @@ impl BaseRoll {
         self.base
     }
 
+    /// Bytes of the changelog behind the base.
+    #[must_use]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The pieces that go with an epoch whose delta has so many bytes. Called before the open layer is sealed.
     pub(crate) fn pieces(
         &mut self,
@@ -131,18 +137,28 @@ impl BaseRoll {
 pub(crate) fn whole(state: &LayeredState, epoch: u64) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
     let mut cursor = Some(EntryKey::first());
-    while let Some(from) = cursor.take() {
-        let (entries, to) = range(state, &from, MAX_FRAME_BYTES - 256);
-        cursor.clone_from(&to);
-        let piece = PieceFrame {
-            epoch,
-            from,
-            to,
-            entries,
-        };
-        pieces.push(Frame::Piece(piece).encode());
+    while let Some(from) = cursor {
+        let (encoded, to) = piece(state, epoch, from);
+        pieces.push(encoded);
+        cursor = to;
     }
     pieces
+}
+
+/// A piece of the state from a place on, and the place behind it; none at the end.
+pub(crate) fn piece(
+    state: &LayeredState,
+    epoch: u64,
+    from: EntryKey,
+) -> (Vec<u8>, Option<EntryKey>) {
+    let (entries, to) = range(state, &from, MAX_FRAME_BYTES - 256);
+    let piece = PieceFrame {
+        epoch,
+        from,
+        to: to.clone(),
+        entries,
+    };
+    (Frame::Piece(piece).encode(), to)
 }
 
 /// The entries from a place on that fit, and the place where the rest begins.
@@ -154,7 +170,7 @@ fn range(
     let mut entries: Vec<(EntryKey, Bytes)> = Vec::new();
     let mut size = 0;
     let mut rest = None;
-    state.scan_sealed(from, &mut |key, value| {
+    state.scan_sealed(from, &mut |key: &EntryKey, value: &Bytes| {
         size += entry_bytes(key, Some(value));
         if size > limit && !entries.is_empty() {
             rest = Some(key.clone());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tidegate_core::books::{AuditFinding, AuditVerdict, Audited, Books, ComponentAccount, Place};
 use tidegate_core::dead_letter::name;
-use tidegate_core::env::{Clock, Env};
+use tidegate_core::env::{Clock, Disk, Env};
 use tidegate_core::{EventId, EventLocation, Failure, GroupName, Topic, iso_time};
 use tidegate_flow::plan::{FlowPlan, ProcessPlan};
 use tidegate_log::{
@@ -15,10 +15,11 @@ use tidegate_log::{
 };
 
 use crate::chain::{PendingRecord, TaskOperators, TaskTime};
+use crate::changelog_reader::ChangelogReader;
+use crate::checkpoint::CheckpointStore;
 use crate::operators::{ChainOptions, TaskChain};
 use crate::options::{StageOptions, dead_letters};
 use crate::recovery::{InputCommitted, RecoveredTask};
-use crate::shard::RecoverySettings;
 use crate::stage::{named, partitions_of};
 use crate::state::LayeredState;
 
@@ -30,6 +31,7 @@ const LOOKS: usize = 5;
 pub struct StageBooks {
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
+    disk: Arc<dyn Disk>,
     plan: Arc<FlowPlan>,
     process: ProcessPlan,
     options: StageOptions,
@@ -66,6 +68,7 @@ impl StageBooks {
         Ok(Self {
             log,
             clock: Arc::clone(&env.clock),
+            disk: Arc::clone(&env.disk),
             plan,
             process,
             options,
@@ -213,6 +216,10 @@ impl StageBooks {
                         let is_ours = has(name::GROUP, self.options.group.as_str())
                             && has(name::INPUT, input.as_str());
                         ids.extend(headers.event_id().filter(|_| is_ours));
+                        let mut owned = self.owned.iter();
+                        if let Some(owned) = owned.find(|owned| owned.topic == *input) {
+                            ids.extend(owned.also_in(stored));
+                        }
                     }
                     if batch.next <= from {
                         break;
@@ -255,13 +262,22 @@ impl StageBooks {
         Ok(all)
     }
 
-    pub(crate) fn recovery(&self, partitions: usize) -> RecoverySettings {
-        RecoverySettings {
+    pub(crate) fn reader(&self, partitions: usize) -> Result<ChangelogReader, Failure> {
+        let checkpoints = self.checkpoints()?;
+        Ok(ChangelogReader {
             log: Arc::clone(&self.log),
             clock: Arc::clone(&self.clock),
             changelog: self.changelog.clone(),
             partitions: u32::try_from(partitions).unwrap_or(0),
-        }
+            shared: checkpoints.filter(|store| store.options.shared),
+        })
+    }
+
+    /// Where its checkpoints are kept.
+    pub(crate) fn checkpoints(&self) -> Result<Option<Arc<CheckpointStore>>, Failure> {
+        let options = self.options.checkpoints.clone();
+        let store = options.map(|options| CheckpointStore::open(&self.disk, options));
+        Ok(store.transpose()?.map(Arc::new))
     }
 
     /// A task with the state that was read for it.
@@ -298,7 +314,7 @@ impl StageBooks {
     async fn tasks(&self) -> Result<Vec<ReadTask>, Failure> {
         let all = self.committed().await?;
         let partitions = all.len();
-        let settings = self.recovery(partitions);
+        let settings = self.reader(partitions)?;
         let mut tasks = Vec::new();
         for (partition, committed) in (0..).zip(all) {
             if committed.iter().all(|input| input.committed.is_none()) {
@@ -318,7 +334,7 @@ impl StageBooks {
         progress: &[PartitionProgress],
     ) -> Result<(Vec<EventId>, Vec<AuditFinding>), Failure> {
         let (mut parked, mut findings) = (Vec::new(), Vec::new());
-        let settings = self.recovery(progress.len());
+        let settings = self.reader(progress.len())?;
         for of_input in progress {
             let Some(held) = &of_input.committed else {
                 continue;
@@ -414,7 +430,10 @@ impl StageBooks {
             for (at, stored) in copies_of(&*self.log, &topic, &self.options.group, id).await? {
                 let input = stored.record.headers.get(name::INPUT).unwrap_or_default();
                 let of_input = |owned: &&OwnedGroup| owned.topic.as_str().as_bytes() == input;
-                let component = self.owned.iter().find(of_input).map(OwnedGroup::name);
+                let also = |owned: &&OwnedGroup| owned.also_in(&stored).any(|other| other == id);
+                let component = self.owned.iter().find(also);
+                let component = component.or_else(|| self.owned.iter().find(of_input));
+                let component = component.map(OwnedGroup::name);
                 let details = json!({
                     "topic": at.topic, "partition": at.partition, "offset": stored.offset,
                 });

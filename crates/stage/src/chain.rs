@@ -75,6 +75,8 @@ pub struct StageOutput {
     pub timestamp_ms: u64,
     /// The input of a dead letter, so that it is found again in the books of that input.
     pub dead_letter_of: Option<usize>,
+    /// The other events that a dead letter stands for, each with the input in whose books it is.
+    pub stands_for: Vec<(usize, EventId)>,
 }
 
 /// An event that has another place now.
@@ -168,6 +170,19 @@ pub trait TaskOperators: Send + Sync + fmt::Debug {
         out: &mut ChainOutput,
     ) -> Result<(), Failure>;
 
+    /// Fires the first timers that are due until one of them makes something. That becomes a dead letter, since the log
+    /// refuses it.
+    ///
+    /// # Errors
+    /// Only what stops the stage.
+    fn reject_timer(
+        &mut self,
+        state: &mut dyn TaskState,
+        time: TaskTime,
+        reason: (&Failure, RejectedContent),
+        out: &mut ChainOutput,
+    ) -> Result<(), Failure>;
+
     /// Fires timers that are due, at most so many. Says whether more are.
     ///
     /// # Errors
@@ -183,8 +198,17 @@ pub trait TaskOperators: Send + Sync + fmt::Debug {
     /// The processing time at which [`fire`](Self::fire) has something to do though no record comes.
     fn next_due(&self, state: &dyn TaskState) -> Option<i64>;
 
-    /// Forgets what it holds in memory and reads it again: after a recovery, and after an epoch was taken back.
+    /// Forgets what it holds in memory and reads it again, as after a recovery.
     fn reload(&mut self, state: &dyn TaskState, time: TaskTime);
+
+    /// Everything that is not committed was taken back, and the state with it.
+    fn aborted(&mut self, state: &dyn TaskState);
+
+    /// The open epoch is closed, and on its way.
+    fn sealed(&mut self);
+
+    /// The epoch that is on its way the longest was committed.
+    fn committed(&mut self);
 
     /// The end of all inputs: fires timers, due or not, at most so many. Says whether more are left.
     ///

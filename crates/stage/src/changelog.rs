@@ -132,19 +132,7 @@ impl Frame {
     /// # Errors
     /// It is damaged, or of a later version.
     pub fn decode(bytes: &Bytes) -> Result<Self, FrameError> {
-        let body = bytes.len().checked_sub(4).ok_or(FrameError::Damaged)?;
-        let (head, crc) = bytes.split_at(body);
-        let crc: [u8; 4] = crc.try_into().map_err(|_| FrameError::Damaged)?;
-        if head.get(..4) != Some(&MAGIC[..]) || crc32c::crc32c(head) != u32::from_le_bytes(crc) {
-            return Err(FrameError::Damaged);
-        }
-        let mut reader = Reader {
-            bytes: bytes.slice(4..body),
-        };
-        match reader.u8()? {
-            VERSION => {}
-            later => return Err(FrameError::Version(later)),
-        }
+        let mut reader = Reader::checked(bytes)?;
         let frame = match reader.u8()? {
             DELTA => Self::Delta(reader.delta()?),
             PIECE => Self::Piece(reader.piece()?),
@@ -153,6 +141,50 @@ impl Frame {
         match reader.bytes.is_empty() {
             true => Ok(frame),
             false => Err(FrameError::Damaged),
+        }
+    }
+}
+
+/// The head of a frame, as a copy of it needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameHead {
+    /// Changes.
+    Delta {
+        /// The epoch.
+        epoch: u64,
+        /// The number of the frame within it.
+        part: u16,
+        /// Whether no other of the epoch follows.
+        is_last: bool,
+    },
+    /// A part of the whole state; whether it is the last one.
+    Piece {
+        /// Nothing lies behind its range.
+        is_last: bool,
+    },
+}
+
+impl FrameHead {
+    /// Reads the head of a frame, whose checksum is right.
+    ///
+    /// # Errors
+    /// The frame is damaged, or of a later version.
+    pub fn of(bytes: &Bytes) -> Result<Self, FrameError> {
+        let mut reader = Reader::checked(bytes)?;
+        match reader.u8()? {
+            DELTA => Ok(Self::Delta {
+                epoch: u64::from_le_bytes(reader.array()?),
+                part: u16::from_le_bytes(reader.array()?),
+                is_last: reader.u8()? == 1,
+            }),
+            PIECE => {
+                // The epoch.
+                reader.array::<8>()?;
+                reader.key()?;
+                let is_last = reader.u8()? == 0;
+                Ok(Self::Piece { is_last })
+            }
+            _ => Err(FrameError::Damaged),
         }
     }
 }
@@ -196,6 +228,23 @@ struct Reader {
 }
 
 impl Reader {
+    /// The bytes behind the version of a frame whose checksum is right.
+    fn checked(bytes: &Bytes) -> Result<Self, FrameError> {
+        let body = bytes.len().checked_sub(4).ok_or(FrameError::Damaged)?;
+        let (head, crc) = bytes.split_at(body);
+        let crc: [u8; 4] = crc.try_into().map_err(|_| FrameError::Damaged)?;
+        if head.get(..4) != Some(&MAGIC[..]) || crc32c::crc32c(head) != u32::from_le_bytes(crc) {
+            return Err(FrameError::Damaged);
+        }
+        let mut reader = Self {
+            bytes: bytes.slice(4..body),
+        };
+        match reader.u8()? {
+            VERSION => Ok(reader),
+            later => Err(FrameError::Version(later)),
+        }
+    }
+
     fn take(&mut self, length: usize) -> Result<Bytes, FrameError> {
         match length <= self.bytes.len() {
             true => Ok(self.bytes.split_to(length)),
@@ -223,8 +272,7 @@ impl Reader {
 
     fn key(&mut self) -> Result<EntryKey, FrameError> {
         let table = TableId(u16::from_le_bytes(self.array()?));
-        let key = self.sized()?;
-        Ok(EntryKey { table, key })
+        Ok(EntryKey::new(table, self.sized()?))
     }
 
     fn delta(&mut self) -> Result<DeltaFrame, FrameError> {
@@ -329,7 +377,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> EntryKey {
-        EntryKey::new(TableId(2), name.as_bytes())
+        EntryKey::new(TableId(2), name.as_bytes().to_vec())
     }
 
     fn frames() -> [Frame; 2] {

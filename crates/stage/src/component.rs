@@ -56,7 +56,8 @@ impl Component for StageComponent {
                     .map_or(String::new(), |hint| format!(" ({hint})"));
                 format!("{}: {}{hint}", failure.code, failure.message)
             });
-            match (status.state, failure) {
+            let alert = status.alert;
+            match (status.state, failure.or(alert)) {
                 (StageState::Failed, failure) => HealthFinding {
                     message: failure,
                     ..HealthFinding::down("")

@@ -8,7 +8,7 @@ use tidegate_core::{GroupName, Topic};
 use tidegate_flow::plan::ProcessPlan;
 use tidegate_log::StartAt;
 
-use crate::checkpoint::CheckpointOptions;
+use crate::checkpoint::{CheckpointMode, CheckpointOptions, CheckpointPlace};
 use crate::options::{RestartOptions, StageOptions, StreamOptions};
 
 impl StageOptions {
@@ -62,14 +62,8 @@ impl StageOptions {
         }
         options.group_of(config, plan)?;
         let kept = format!("checkpoints.\"{}\"", plan.checkpoint.to);
-        if config.names("checkpoints").contains(&&*plan.checkpoint.to)
-            && let Some(dir) = config.text(&format!("{kept}.path"))
-        {
-            let retain = config.integer(&format!("{kept}.retain")).unwrap_or(3);
-            options.checkpoints = Some(CheckpointOptions {
-                dir: Path::new(dir).join(process),
-                retain: usize::try_from(retain).unwrap_or(3),
-            });
+        if config.names("checkpoints").contains(&&*plan.checkpoint.to) {
+            options.checkpoints = Some(checkpoints(config, &kept, process)?);
         }
         let path = format!("resources.\"{process}\"");
         if !config.names("resources").contains(&process) {
@@ -94,7 +88,9 @@ impl StageOptions {
         options.restart = RestartOptions {
             initial_delay: span("restart.initial-delay", usual.initial_delay),
             max_delay: span("restart.max-delay", usual.max_delay),
-            multiplier: usual.multiplier,
+            multiplier: config
+                .float(&key("restart.multiplier"))
+                .unwrap_or(usual.multiplier),
             max_attempts: count("restart.max-attempts")
                 .and_then(|count| u32::try_from(count).ok())
                 .unwrap_or(usual.max_attempts),
@@ -125,4 +121,44 @@ impl StageOptions {
         }
         Ok(())
     }
+}
+
+/// How checkpoints are kept, by the section at this path.
+fn checkpoints(
+    config: &Config,
+    path: &str,
+    process: &str,
+) -> Result<CheckpointOptions, Box<Problem>> {
+    let key = |key: &str| format!("{path}.{key}");
+    let text = |name: &str| config.text(&key(name));
+    let dir = text("path").unwrap_or("./data/checkpoints");
+    let mut options = CheckpointOptions::new(Path::new(dir).join(process));
+    if text("type") == Some("s3") {
+        let Some(bucket) = text("bucket") else {
+            let message = "checkpoints in an object store need their `bucket`";
+            return Err(config.problem(&key("type"), &message));
+        };
+        let prefix = match config.is_set(&key("path")) {
+            true => format!("{}/{process}", dir.trim_matches('/')),
+            false => process.to_owned(),
+        };
+        options.place = CheckpointPlace::S3 {
+            bucket: bucket.to_owned(),
+            prefix,
+            endpoint: text("endpoint").map(str::to_owned),
+        };
+    }
+    options.mode = match text("mode") {
+        Some("full") => CheckpointMode::Full,
+        _ => CheckpointMode::Incremental,
+    };
+    let retain = config
+        .integer(&key("retain"))
+        .and_then(|count| usize::try_from(count).ok());
+    options.retain = retain.unwrap_or(options.retain);
+    let span = |name: &str, usual| config.duration(&key(name)).unwrap_or(usual);
+    options.timeout = span("timeout", options.timeout);
+    options.min_pause = span("min-pause", options.min_pause);
+    options.shared = config.flag(&key("shared")).unwrap_or(false);
+    Ok(options)
 }

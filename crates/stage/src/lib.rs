@@ -1,10 +1,12 @@
 #![doc = include_str!("../README.md")]
 
+mod aligner;
 mod base;
 mod batch;
 mod books;
 pub mod chain;
 pub mod changelog;
+mod changelog_reader;
 mod checkpoint;
 mod commit_outcome;
 mod component;
@@ -17,6 +19,8 @@ mod options;
 mod planted_bugs;
 pub mod recovery;
 mod restore;
+#[cfg(feature = "scenario")]
+pub mod scenario;
 mod shard;
 mod stage;
 pub mod state;
@@ -26,12 +30,15 @@ mod telemetry;
 mod timers;
 
 pub use books::StageBooks;
-pub use checkpoint::{CheckpointManifest, CheckpointOptions, CheckpointTask};
+pub use checkpoint::{
+    CheckpointFile, CheckpointManifest, CheckpointMode, CheckpointOptions, CheckpointPart,
+    CheckpointPlace, CheckpointStorage, CheckpointTask, StorageError, StorageFuture,
+};
 pub use component::StageComponent;
 pub use lifecycle::{InitStep, StageEvent, StageState};
 pub use machine::{
-    Effect, Machine, MachineCounts, MachineInput, MachineOptions, NewOperators, SinkTopic,
-    TaskStatus,
+    AlignedTask, Effect, Machine, MachineCounts, MachineInput, MachineNews, MachineOptions,
+    NewOperators, SinkTopic, TaskStatus,
 };
 pub use options::{RestartOptions, StageOptions, StreamOptions};
 #[cfg(feature = "planted-bugs")]

@@ -4,28 +4,38 @@
 //! all tasks are closed together and become one commit. Meanwhile the next epoch runs on top of it. A commit that was
 //! not done takes both back.
 
+mod alignment;
+mod epoch;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Classify, Code, Failure, FailureClass, Offset, Topic};
+use tidegate_core::books::LossReason;
+use tidegate_core::{Code, Failure, Offset, Topic};
 use tidegate_log::{
-    Append, Assignment, Batch, Commit, Fence, LogError, RecordPosition, SessionEvent,
-    TopicPartition,
+    Assignment, Batch, Commit, Fence, LogError, RecordPosition, SessionEvent, TopicPartition,
 };
 
-use crate::chain::{OutputPartition, TaskOperators};
+use crate::aligner::Aligner;
+use crate::chain::TaskOperators;
 use crate::recovery::RecoveredTask;
-use crate::task::{QueuedRecord, RecordPlace, StageTask, TaskInput};
+use crate::task::{LeftTask, QueuedRecord, RecordPlace, StageTask, TaskInput};
 
 /// The first wait after a commit that was not done; doubled up to [`LONGEST_WAIT_MS`].
 const FIRST_WAIT_MS: i64 = 50;
 const LONGEST_WAIT_MS: i64 = 5_000;
 /// A task that is idle commits its offsets again after this time, so that a broker does not forget them.
 const IDLE_COMMIT_MS: i64 = 60 * 60 * 1_000;
+/// How long the tasks have to come to the marker of a checkpoint.
+const ALIGN_MS: i64 = 10_000;
+/// Why the tasks are not aligned where their partitions move.
+const MOVED: &str = "partitions moved";
 /// Timers that fire at once.
 const MAX_FIRED: usize = 1_000;
+/// How long the state of a task is kept that was let go. It often comes back soon, and nobody went on from there.
+const LEFT_KEPT_MS: i64 = 60_000;
 /// Records that wait in the tasks of a shard before no more are taken.
 const MAX_QUEUED: usize = 20_000;
 
@@ -59,6 +69,9 @@ pub struct MachineOptions {
     pub epoch_interval: Duration,
     /// Bytes that close an epoch.
     pub epoch_bytes: usize,
+    /// Whether the whole state is written into the changelog again and again. Checkpoints that every host reaches take
+    /// its place.
+    pub rolls_base: bool,
     /// How often the states are cleaned up that are not cleaned up otherwise.
     pub clean_interval: Duration,
     /// The value of the header that names the group of a dead letter.
@@ -85,6 +98,8 @@ pub enum MachineInput {
     NotCommitted(LogError),
     /// Nobody can tell whether the commit on its way was done.
     CommitUnknown(LogError),
+    /// A checkpoint begins: its marker enters the queues of all tasks.
+    Checkpoint,
     /// All inputs are read to their ends: what waits in the state goes on now, as in `mode batch`.
     Finish,
     /// Time passed.
@@ -111,11 +126,19 @@ pub enum Effect {
     Release(Vec<TopicPartition>),
     /// Remove what lies before.
     Cut(TopicPartition, Offset),
+    /// The tasks were aligned, and what came before the marker is committed: the text beside the offsets of each task,
+    /// and the offsets.
+    Aligned(BTreeMap<i32, AlignedTask>),
+    /// The tasks were not aligned, for this reason.
+    NotAligned(&'static str),
     /// The stage cannot go on.
     Fail(Failure),
     /// Everything is finished.
     Drained,
 }
+
+/// The text beside the committed offsets of a task, and these offsets by topic.
+pub type AlignedTask = (String, Vec<(Topic, i64)>);
 
 /// Makes the operators of a task.
 pub type NewOperators = Arc<dyn Fn() -> Result<Box<dyn TaskOperators>, Failure> + Send + Sync>;
@@ -124,7 +147,17 @@ pub type NewOperators = Arc<dyn Fn() -> Result<Box<dyn TaskOperators>, Failure> 
 #[derive(Debug, Default)]
 struct InFlight {
     tasks: Vec<SentTask>,
-    metrics: Vec<(usize, String)>,
+    counts: MachineCounts,
+    news: MachineNews,
+}
+
+/// The news of committed epochs beside their counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MachineNews {
+    /// Values that metrics of the plan saw, by their index there, as JSON.
+    pub metrics: Vec<(usize, String)>,
+    /// Lost events by their reason.
+    pub losses: BTreeMap<LossReason, u64>,
 }
 
 /// The epoch of one task within a commit.
@@ -135,6 +168,7 @@ struct SentTask {
     fence: Option<Fence>,
     records: u64,
     last: Option<RecordPlace>,
+    has_fired: bool,
     /// Where the first piece of a base is among the records of the commit.
     first_piece: Option<usize>,
 }
@@ -163,8 +197,10 @@ pub struct Machine {
     /// Partitions that are to be let go.
     revoking: BTreeSet<TopicPartition>,
     tasks: BTreeMap<i32, StageTask>,
+    /// Tasks that were let go, for a while.
+    left: BTreeMap<i32, LeftTask>,
     in_flight: Option<InFlight>,
-    in_flight_counts: MachineCounts,
+    aligner: Aligner,
     /// When the open epoch began.
     opened_ms: Option<i64>,
     open_bytes: usize,
@@ -178,8 +214,10 @@ pub struct Machine {
     is_draining: bool,
     is_ended: bool,
     round_robin: u32,
+    /// Records that were handled, committed or not.
+    handled: u64,
     counts: MachineCounts,
-    metrics: Vec<(usize, String)>,
+    news: MachineNews,
 }
 
 impl fmt::Debug for Machine {
@@ -202,8 +240,9 @@ impl Machine {
             assigned: BTreeMap::new(),
             revoking: BTreeSet::new(),
             tasks: BTreeMap::new(),
+            left: BTreeMap::new(),
             in_flight: None,
-            in_flight_counts: MachineCounts::default(),
+            aligner: Aligner::default(),
             opened_ms: None,
             open_bytes: 0,
             wait_until_ms: 0,
@@ -213,8 +252,9 @@ impl Machine {
             is_draining: false,
             is_ended: false,
             round_robin: 0,
+            handled: 0,
             counts: MachineCounts::default(),
-            metrics: Vec::new(),
+            news: MachineNews::default(),
         }
     }
 
@@ -224,9 +264,14 @@ impl Machine {
         self.counts
     }
 
-    /// The values that metrics of the plan saw in committed epochs, told once.
-    pub fn take_metrics(&mut self) -> Vec<(usize, String)> {
-        std::mem::take(&mut self.metrics)
+    /// The news of committed epochs, told once.
+    pub fn take_news(&mut self) -> MachineNews {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Records that were handled since the start, committed or not.
+    pub(crate) fn handled(&self) -> u64 {
+        self.handled
     }
 
     /// The tasks that run, with their last committed epoch, entries and bytes.
@@ -253,6 +298,17 @@ impl Machine {
         self.is_finishing && self.in_flight.is_none() && self.assigned.keys().all(is_finished)
     }
 
+    /// Whether every task that it was given runs, and has nothing to do now.
+    #[must_use]
+    pub fn is_at_rest(&self, now_ms: i64) -> bool {
+        let is_at_rest = |partition: &i32| {
+            let task = self.tasks.get(partition);
+            task.is_some_and(|task| task.is_at_rest(now_ms))
+        };
+        let is_idle = self.in_flight.is_none() && self.revoking.is_empty();
+        is_idle && self.assigned.keys().all(is_at_rest)
+    }
+
     /// Whether it takes more records now.
     #[must_use]
     pub fn is_hungry(&self) -> bool {
@@ -269,6 +325,7 @@ impl Machine {
         let waits = self.tasks.values().any(|task| !task.queue.is_empty());
         let mut at = None::<i64>;
         let mut soonest = |due: i64| at = Some(at.map_or(due, |at| at.min(due)));
+        self.aligner.until_ms().into_iter().for_each(&mut soonest);
         if self.wait_until_ms > now_ms {
             soonest(self.wait_until_ms);
             return at;
@@ -291,6 +348,9 @@ impl Machine {
         if let Some(clean) = self.clean_at_ms.filter(|_| !self.tasks.is_empty()) {
             soonest(if cleans { now_ms } else { clean });
         }
+        for left in self.left.values() {
+            soonest(left.left_ms.saturating_add(LEFT_KEPT_MS));
+        }
         for task in self.tasks.values() {
             if let Some(due) = task.chain.next_due(&task.state) {
                 soonest(due.max(now_ms.saturating_add(1)));
@@ -311,7 +371,7 @@ impl Machine {
             return effects;
         }
         match input {
-            MachineInput::Session(event) => self.session(event, &mut effects),
+            MachineInput::Session(event) => self.session(event, now_ms, &mut effects),
             MachineInput::Recovered {
                 partition,
                 fence,
@@ -327,6 +387,7 @@ impl Machine {
                 let message = format!("nobody can tell whether an epoch was committed: {error}");
                 self.fail(Failure::transient(code, message), &mut effects);
             }
+            MachineInput::Checkpoint => self.begin_alignment(now_ms, &mut effects),
             MachineInput::Finish => self.is_finishing = true,
             MachineInput::Tick => {}
             MachineInput::Drain => self.is_draining = true,
@@ -344,21 +405,23 @@ impl Machine {
         effects.push(Effect::Fail(failure));
     }
 
-    fn session(&mut self, event: SessionEvent, effects: &mut Vec<Effect>) {
+    fn session(&mut self, event: SessionEvent, now_ms: i64, effects: &mut Vec<Effect>) {
         match event {
             SessionEvent::Assigned(assignments) => {
                 for assignment in assignments {
-                    self.assign(assignment, effects);
+                    self.assign(assignment, now_ms, effects);
                 }
             }
             SessionEvent::Revoking(partitions) => {
+                self.end_alignment(MOVED, effects);
                 for at in partitions {
                     self.revoking.insert(at);
                 }
             }
             SessionEvent::Lost(partitions) => {
+                self.end_alignment(MOVED, effects);
                 for at in partitions {
-                    self.forget(&at);
+                    self.forget(&at, now_ms);
                     self.revoking.remove(&at);
                 }
             }
@@ -373,13 +436,13 @@ impl Machine {
             .position(|topic| *topic == at.topic)
     }
 
-    fn assign(&mut self, assignment: Assignment, effects: &mut Vec<Effect>) {
+    fn assign(&mut self, assignment: Assignment, now_ms: i64, effects: &mut Vec<Effect>) {
         let Some(input) = self.input_of(&assignment.at) else {
             return;
         };
         let partition = assignment.at.partition.0;
         self.revoking.remove(&assignment.at);
-        self.tasks.remove(&partition);
+        self.leave(partition, now_ms);
         let inputs = self.options.inputs.len();
         let slots = self
             .assigned
@@ -387,13 +450,25 @@ impl Machine {
             .or_insert_with(|| vec![None; inputs]);
         slots[input] = Some(assignment);
         let all: Option<Vec<Assignment>> = slots.iter().cloned().collect();
-        if let Some(inputs) = all {
-            effects.push(Effect::Recover { partition, inputs });
+        let Some(inputs) = all else { return };
+        match self.left.remove(&partition) {
+            Some(left) if left.is_at(&inputs) => {
+                let fence = inputs.first().map_or(Fence(0), |first| first.fence);
+                self.recovered(partition, fence, Ok(left.recovered), now_ms, effects);
+            }
+            Some(_) | None => effects.push(Effect::Recover { partition, inputs }),
+        }
+    }
+
+    /// A task stops. Its committed state is kept for a while.
+    fn leave(&mut self, partition: i32, now_ms: i64) {
+        if let Some(task) = self.tasks.remove(&partition) {
+            self.left.insert(partition, task.leave(now_ms));
         }
     }
 
     /// A partition is not ours any more: the task without it stops.
-    fn forget(&mut self, at: &TopicPartition) {
+    fn forget(&mut self, at: &TopicPartition, now_ms: i64) {
         let Some(input) = self.input_of(at) else {
             return;
         };
@@ -404,7 +479,7 @@ impl Machine {
                 self.assigned.remove(&partition);
             }
         }
-        self.tasks.remove(&partition);
+        self.leave(partition, now_ms);
     }
 
     fn records(&mut self, fence: Fence, batch: Batch) {
@@ -455,7 +530,11 @@ impl Machine {
             Err(failure) => return self.fail(failure, effects),
         };
         let mut inputs = Vec::new();
+        let mut mark = String::new();
         for assignment in assignments {
+            if let Some(committed) = &assignment.committed {
+                mark.clone_from(&committed.metadata);
+            }
             let position = match &assignment.committed {
                 Some(committed) => committed.next,
                 None => assignment.position,
@@ -469,109 +548,8 @@ impl Machine {
             Ok(chain) => chain,
             Err(failure) => return self.fail(failure, effects),
         };
-        let task = StageTask::new(partition, inputs, chain, recovered, now_ms);
+        let task = StageTask::new(partition, inputs, chain, recovered, mark, now_ms);
         self.tasks.insert(partition, task);
-    }
-
-    fn committed(&mut self, positions: Option<&[RecordPosition]>, effects: &mut Vec<Effect>) {
-        let Some(in_flight) = self.in_flight.take() else {
-            return;
-        };
-        self.failures = 0;
-        let usual = self.options.epoch_records;
-        self.epoch_limit = self.epoch_limit.saturating_mul(2).min(usual);
-        for sent in in_flight.tasks {
-            let (partition, first_piece) = (sent.partition, sent.first_piece);
-            let task = self.tasks.get_mut(&partition);
-            let Some(task) = task.filter(|task| task.fence() == sent.fence) else {
-                continue;
-            };
-            let position = |index: usize| Some(positions?.get(index)?.offset.0);
-            task.committed(first_piece.is_some(), first_piece.and_then(position));
-            if let Some(cut) = task.cut() {
-                let at = TopicPartition::new(self.options.changelog.clone(), partition);
-                effects.push(Effect::Cut(at, Offset(cut)));
-            }
-            for (at, offset) in task.cut_repartitions(usual) {
-                effects.push(Effect::Cut(at, offset));
-            }
-        }
-        self.metrics.extend(in_flight.metrics);
-        let done = std::mem::take(&mut self.in_flight_counts);
-        self.counts.epochs += 1;
-        self.counts.records_in += done.records_in;
-        self.counts.records_out += done.records_out;
-        self.counts.dead_letters += done.dead_letters;
-    }
-
-    fn not_committed(&mut self, error: &LogError, now_ms: i64, effects: &mut Vec<Effect>) {
-        let is_taken_back = matches!(
-            error,
-            LogError::Fenced { .. }
-                | LogError::PrecedingCommitFailed { .. }
-                | LogError::OutcomeUnknown { .. }
-                | LogError::Full { .. }
-                | LogError::Overloaded { .. }
-        );
-        let sent = self.in_flight.take().unwrap_or_default();
-        if is_about_content(error) {
-            return match self.refuse_less(sent, error) {
-                Ok(()) => self.take_back(now_ms, effects),
-                Err(failure) => self.fail(failure, effects),
-            };
-        }
-        if !is_taken_back && error.class() != FailureClass::Transient {
-            let code = Code::from_static("stage.commit");
-            let message = format!("an epoch cannot be committed: {error}");
-            return self.fail(Failure::new(FailureClass::System, code, message), effects);
-        }
-        self.failures = self.failures.saturating_add(1);
-        let wait = FIRST_WAIT_MS << self.failures.min(10).saturating_sub(1);
-        self.wait_until_ms = now_ms.saturating_add(wait.min(LONGEST_WAIT_MS));
-        self.take_back(now_ms, effects);
-    }
-
-    /// The log refuses what an epoch holds. Shorter epochs find the record that it refuses, which becomes a dead
-    /// letter.
-    fn refuse_less(&mut self, sent: InFlight, error: &LogError) -> Result<(), Failure> {
-        let records: u64 = sent.tasks.iter().map(|task| task.records).sum();
-        if self.epoch_limit > 1 {
-            let refused = match records {
-                0 => self.epoch_limit,
-                some => some.min(self.epoch_limit),
-            };
-            self.epoch_limit = (refused / 2).max(1);
-            return Ok(());
-        }
-        let mut is_record = false;
-        for sent in sent.tasks {
-            let Some(place) = sent.last else { continue };
-            is_record = true;
-            let task = self.tasks.get_mut(&sent.partition);
-            if let Some(task) = task.filter(|task| task.fence() == sent.fence) {
-                task.refuse(place, refused_commit(error))?;
-            }
-        }
-        match is_record {
-            true => Ok(()),
-            // A single timer: there is no record that could be left out.
-            false => Err(refused_commit(error)),
-        }
-    }
-
-    /// Drops everything that is not committed, and reads it again.
-    fn take_back(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
-        self.counts.aborted += 1;
-        self.in_flight_counts = MachineCounts::default();
-        self.opened_ms = None;
-        self.open_bytes = 0;
-        for task in self.tasks.values_mut() {
-            task.abort(now_ms);
-            for input in &task.inputs {
-                let to = Offset(input.committed);
-                effects.push(Effect::Seek(input.at.clone(), input.fence, to));
-            }
-        }
     }
 
     /// Whether epochs are shorter than usual, since the log refused one for what it held.
@@ -597,13 +575,19 @@ impl Machine {
 
     /// Handles what waits, closes the epoch if it is time, and lets go what is to be let go.
     fn work(&mut self, now_ms: i64, effects: &mut Vec<Effect>) -> Result<(), Failure> {
+        if self.aligner.until_ms().is_some_and(|until| now_ms >= until) {
+            self.end_alignment("the tasks did not come to the marker in time", effects);
+        }
+        self.left
+            .retain(|_, left| now_ms < left.left_ms.saturating_add(LEFT_KEPT_MS));
         if now_ms < self.wait_until_ms {
-            self.release(effects);
+            self.release(now_ms, effects);
             return Ok(());
         }
         loop {
             let is_done = self.fill(now_ms)?;
             let wants = self.is_full(now_ms)
+                || self.aligner.is_aligned()
                 || self.is_draining
                 || !self.revoking.is_empty()
                 || self.tasks.values().any(|task| {
@@ -618,7 +602,7 @@ impl Machine {
                 break;
             }
         }
-        self.release(effects);
+        self.release(now_ms, effects);
         let is_idle = self.in_flight.is_none()
             && self
                 .tasks
@@ -636,12 +620,18 @@ impl Machine {
         self.clean(now_ms)?;
         let partitions: Vec<i32> = self.tasks.keys().copied().collect();
         let mut is_done = true;
-        let at_once = self.fired_at_once();
+        let (at_once, is_careful) = (self.fired_at_once(), self.is_careful());
         for partition in partitions {
             if self.is_revoking(partition) {
                 continue;
             }
             loop {
+                let task = self.tasks.get(&partition);
+                if task.is_some_and(StageTask::is_at_marker) {
+                    // Nothing behind the marker is handled before the others have come to it.
+                    self.aligner.arrived(partition);
+                    break;
+                }
                 if self.is_full(now_ms) {
                     return Ok(false);
                 }
@@ -649,18 +639,22 @@ impl Machine {
                 let Some(task) = self.tasks.get_mut(&partition) else {
                     break;
                 };
+                let before = task.records;
                 let (bytes, outputs) = (task.open_bytes(), task.out.outputs.len());
                 // Timers can set timers for ever; those of a draining stage fire in its next run.
                 if !self.is_draining {
                     task.fire(now_ms, epoch_start, at_once)?;
                 }
                 let mut goes_on = task.has_due && !self.is_draining;
-                if !goes_on {
+                // The log refuses something: each timer and each record has an epoch of its own.
+                let is_alone = task.has_fired() && is_careful;
+                if !goes_on && !is_alone {
                     goes_on = task.handle(now_ms, epoch_start, &self.options.cluster)?;
                 }
-                if !goes_on && self.is_finishing && !task.is_finished {
+                if !goes_on && !is_alone && self.is_finishing && !task.is_finished {
                     goes_on = task.finish(now_ms, epoch_start, at_once)?;
                 }
+                self.handled += task.records - before;
                 let written = task.out.outputs.iter().skip(outputs);
                 let written: usize = written
                     .map(|output| {
@@ -673,6 +667,7 @@ impl Machine {
                 if task.is_open() && self.opened_ms.is_none() {
                     self.opened_ms = Some(now_ms);
                 }
+                goes_on |= is_alone;
                 is_done &= !goes_on;
                 if !goes_on {
                     break;
@@ -696,6 +691,9 @@ impl Machine {
         }
         let epoch_start = self.opened_ms.unwrap_or(now_ms);
         for task in self.tasks.values_mut() {
+            if task.is_at_marker() {
+                continue;
+            }
             let bytes = task.open_bytes();
             task.clean(now_ms, epoch_start)?;
             self.open_bytes += task.open_bytes().saturating_sub(bytes);
@@ -710,58 +708,8 @@ impl Machine {
         self.revoking.iter().any(|at| at.partition.0 == partition)
     }
 
-    /// Closes the open epoch of every task and sends it on its way.
-    fn close(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
-        let mut commit = Commit::default();
-        let mut in_flight = InFlight::default();
-        let partitions: Vec<i32> = self.tasks.keys().copied().collect();
-        for partition in partitions {
-            let Some(task) = self.tasks.get_mut(&partition) else {
-                continue;
-            };
-            let is_idle = now_ms.saturating_sub(task.last_commit_ms) >= IDLE_COMMIT_MS;
-            if !task.is_open() && !is_idle {
-                continue;
-            }
-            let (records, last) = (task.records, task.last());
-            self.in_flight_counts.records_in += records;
-            let outputs = std::mem::take(&mut task.out.outputs);
-            in_flight.metrics.append(&mut task.out.metrics);
-            let letters = outputs
-                .iter()
-                .filter(|output| output.dead_letter_of.is_some());
-            self.in_flight_counts.dead_letters += letters.count() as u64;
-            let appends = match appends(&self.options, &mut self.round_robin, outputs) {
-                Ok(appends) => appends,
-                Err(failure) => return self.fail(failure, effects),
-            };
-            self.in_flight_counts.records_out += appends.len() as u64;
-            let Some(task) = self.tasks.get_mut(&partition) else {
-                continue;
-            };
-            let changelog = &self.options.changelog;
-            let sealed = task.seal(changelog, self.options.partitions, appends, now_ms);
-            let before = commit.appends.len();
-            in_flight.tasks.push(SentTask {
-                partition,
-                fence: task.fence(),
-                records,
-                last,
-                first_piece: sealed.first_piece.map(|index| before + index),
-            });
-            commit.appends.extend(sealed.appends);
-            commit.offsets.extend(sealed.offsets);
-        }
-        self.opened_ms = None;
-        self.open_bytes = 0;
-        if !in_flight.tasks.is_empty() {
-            self.in_flight = Some(in_flight);
-            effects.push(Effect::Commit(commit));
-        }
-    }
-
     /// Lets partitions go whose tasks have nothing open and nothing on its way.
-    fn release(&mut self, effects: &mut Vec<Effect>) {
+    fn release(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
         if self.revoking.is_empty() {
             return;
         }
@@ -779,7 +727,7 @@ impl Machine {
             }
         }
         for at in &released {
-            self.forget(at);
+            self.forget(at, now_ms);
         }
         if !released.is_empty() {
             effects.push(Effect::Release(released));
@@ -811,66 +759,4 @@ pub struct TaskStatus {
     pub bytes: u64,
     /// Records that wait in it.
     pub queued: u64,
-}
-
-/// Whether the log refuses an epoch for what it holds, whoever sends it and whenever.
-fn is_about_content(error: &LogError) -> bool {
-    matches!(
-        error,
-        LogError::RecordTooLarge { .. }
-            | LogError::HeaderTooLong { .. }
-            | LogError::CommitTooLarge { .. }
-            | LogError::RecordRefused { .. }
-    )
-}
-
-fn refused_commit(error: &LogError) -> Failure {
-    let code = Code::from_static("stage.commit.refused");
-    let message = format!("an epoch cannot be committed: {error}");
-    Failure::new(FailureClass::System, code, message)
-}
-
-/// The outputs as appends to their topics.
-fn appends(
-    options: &MachineOptions,
-    round_robin: &mut u32,
-    outputs: Vec<crate::chain::StageOutput>,
-) -> Result<Vec<Append>, Failure> {
-    let mut appends = Vec::with_capacity(outputs.len());
-    for output in outputs {
-        let Some(sink) = options.sinks.get(&*output.stream) else {
-            let code = Code::from_static("stage.stream.unknown");
-            let message = format!("the stream `{}` has no topic", output.stream);
-            return Err(Failure::new(FailureClass::System, code, message));
-        };
-        let mut record = tidegate_log::Record {
-            key: output.key,
-            value: output.value,
-            headers: output.headers,
-            timestamp_ms: output.timestamp_ms,
-        };
-        if let Some(input) = output.dead_letter_of {
-            let name = tidegate_core::dead_letter::name::GROUP;
-            record = record.header(name, &options.group);
-            let topic = options.inputs.get(input).map_or("", Topic::as_str);
-            record = record.header(tidegate_core::dead_letter::name::INPUT, topic);
-        }
-        let record = record.event_id(output.id);
-        let append = Append::new(sink.topic.clone(), record);
-        let partitions = i32::try_from(sink.partitions).unwrap_or(1).max(1);
-        match output.to {
-            OutputPartition::ByKey => appends.push(append),
-            OutputPartition::RoundRobin => {
-                *round_robin = round_robin.wrapping_add(1);
-                let partition = *round_robin % sink.partitions.max(1);
-                let partition = i32::try_from(partition).unwrap_or(0);
-                appends.push(append.partition(partition));
-            }
-            OutputPartition::Broadcast => {
-                let to = (0..partitions).map(|partition| append.clone().partition(partition));
-                appends.extend(to);
-            }
-        }
-    }
-    Ok(appends)
 }

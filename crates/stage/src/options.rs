@@ -76,6 +76,8 @@ pub struct StageOptions {
     pub epoch_interval: Option<Duration>,
     /// The largest commit of the log; half of it closes an epoch.
     pub max_commit_size: u64,
+    /// After this time without a sign of life a broker takes a shard for dead.
+    pub session_timeout: Duration,
     /// How long the start may take.
     pub init_timeout: Duration,
     /// How long the stop may take.
@@ -84,6 +86,8 @@ pub struct StageOptions {
     pub restart: RestartOptions,
     /// The first part of the names of metrics.
     pub namespace: String,
+    /// The topic of the changelog; without one, `stage.<process>.changelog`.
+    pub changelog: Option<Topic>,
     /// Where checkpoints are kept; none takes none.
     pub checkpoints: Option<CheckpointOptions>,
     /// Whether input topics that are missing are made with the usual number of partitions.
@@ -105,10 +109,12 @@ impl StageOptions {
             epoch_records: 10_000,
             epoch_interval: None,
             max_commit_size: 16 * 1024 * 1024,
+            session_timeout: Duration::from_secs(45),
             init_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(600),
             restart: RestartOptions::default(),
             namespace: "tidegate".to_owned(),
+            changelog: None,
             checkpoints: None,
             makes_inputs: false,
         })
@@ -136,7 +142,10 @@ impl StageOptions {
     /// # Errors
     /// The name of the process is too long for it.
     pub fn changelog(&self) -> Result<Topic, NameError> {
-        Topic::new(format!("stage.{}.changelog", self.process))
+        match &self.changelog {
+            Some(topic) => Ok(topic.clone()),
+            None => Topic::new(format!("stage.{}.changelog", self.process)),
+        }
     }
 
     /// The longest epoch of a process.

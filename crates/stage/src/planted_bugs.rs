@@ -17,6 +17,10 @@ pub enum PlantedStageBug {
     SkippedFrame,
     /// The changelog is cut at a base that no commit names yet.
     BaseCutTooEarly,
+    /// A timer leaves its entry behind.
+    TimerFiredTwice,
+    /// A stage whose partition has another owner writes all the same.
+    Zombie,
 }
 
 #[cfg(feature = "planted-bugs")]

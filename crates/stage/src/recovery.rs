@@ -404,6 +404,13 @@ impl Replay {
         self.clock_ms = delta.clock_ms;
     }
 
+    /// The frames so far stand for those of this epoch: they were made anew from its state.
+    pub(crate) fn stands_for(&mut self, mark: EpochMark) {
+        if self.open.is_none() && self.complete == Some(mark.epoch) {
+            self.crc = mark.crc;
+        }
+    }
+
     /// Whether the committed epoch is there whole, or one behind it.
     #[must_use]
     pub fn is_complete(&self) -> bool {

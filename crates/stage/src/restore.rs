@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tidegate_core::books::{Place, Posting, postings};
 use tidegate_core::env::{Clock, Env};
-use tidegate_core::{Code, EventId, Failure, FailureClass, Offset};
+use tidegate_core::{Code, EventId, Failure, FailureClass, Offset, Topic};
 use tidegate_log::{
     Append, Assignment, Commit, Join, LogError, OffsetCommit, Read, Record, Session, SessionEvent,
     StartAt, TopicPartition,
@@ -15,8 +15,10 @@ use tidegate_log::{
 
 use crate::books::StageBooks;
 use crate::changelog::InputOffset;
-use crate::checkpoint::{CheckpointManifest, CheckpointOptions, CheckpointStore, TaskSnapshot};
-use crate::recovery::InputCommitted;
+use crate::changelog_reader::refused as unreadable;
+use crate::checkpoint::{CheckpointManifest, CheckpointStore, CopiedTask, TaskSnapshot, is_gap};
+use crate::machine::AlignedTask;
+use crate::recovery::{InputCommitted, committed_mark};
 
 /// How often a changelog is read again that was cut meanwhile.
 const LOOKS: usize = 5;
@@ -30,7 +32,9 @@ const PIECES_AT_ONCE: usize = 8;
 pub struct StageCheckpoints {
     books: StageBooks,
     clock: Arc<dyn Clock>,
-    store: Option<CheckpointStore>,
+    /// Part of the names of files, so that two programs never write the same.
+    unique: String,
+    store: Option<Arc<CheckpointStore>>,
 }
 
 /// The result of a restore.
@@ -51,18 +55,21 @@ fn refused(code: &'static str, message: impl Into<String>) -> Failure {
 
 impl StageCheckpoints {
     /// The checkpoints of the stage that these books are of; without options there are none.
-    #[must_use]
-    pub fn new(books: StageBooks, env: &Env, options: Option<CheckpointOptions>) -> Self {
-        let disk = &env.disk;
-        Self {
-            books,
+    ///
+    /// # Errors
+    /// This build cannot keep them where the options say.
+    pub fn new(books: StageBooks, env: &Env) -> Result<Self, Failure> {
+        let mut entropy = env.entropy.fork("checkpoints");
+        Ok(Self {
             clock: Arc::clone(&env.clock),
-            store: options.map(|options| CheckpointStore::new(Arc::clone(disk), options)),
-        }
+            unique: format!("{:08x}", entropy.next_u64() >> 32),
+            store: books.checkpoints()?,
+            books,
+        })
     }
 
     fn store(&self) -> Result<&CheckpointStore, Failure> {
-        self.store.as_ref().ok_or_else(|| {
+        self.store.as_deref().ok_or_else(|| {
             let message =
                 "the configuration names no place for checkpoints: set `checkpoints.default.path`";
             refused("stage.checkpoint.unset", message)
@@ -72,49 +79,94 @@ impl StageCheckpoints {
     /// The numbers of the checkpoints, the newest first.
     ///
     /// # Errors
-    /// The directory cannot be read.
-    pub fn numbers(&self) -> Result<Vec<u64>, Failure> {
-        self.store()?.numbers()
+    /// The storage does not answer.
+    pub async fn numbers(&self) -> Result<Vec<u64>, Failure> {
+        self.store()?.numbers().await
     }
 
     /// Writes down the state of every task at its last committed epoch. The stage may run meanwhile.
     ///
     /// # Errors
-    /// The log or the directory does not answer, or the state cannot be read.
+    /// The log or the storage does not answer, or the state cannot be read.
     pub async fn take(&self) -> Result<CheckpointManifest, Failure> {
-        let store = self.store()?;
-        let mut look = 1;
-        let (partitions, tasks) = loop {
-            match self.snapshots().await {
-                // The changelog was cut while it was read.
-                Err(failure) if is_cut(&failure) && look < LOOKS => look += 1,
-                read => break read?,
-            }
-        };
-        store.write(
-            self.books.process_name(),
-            partitions,
-            self.clock.now_ms(),
-            tasks,
-        )
+        self.take_at(&BTreeMap::new()).await
     }
 
-    async fn snapshots(&self) -> Result<(u32, Vec<TaskSnapshot>), Failure> {
-        let all = self.books.committed().await?;
-        let settings = self.books.recovery(all.len());
-        let mut tasks = Vec::new();
-        for (partition, committed) in (0..).zip(all.iter()) {
-            if committed.iter().all(|input| input.committed.is_none()) {
-                continue;
+    /// The same, with these tasks at the epochs to which they were aligned.
+    pub(crate) async fn take_at(
+        &self,
+        aligned: &BTreeMap<i32, AlignedTask>,
+    ) -> Result<CheckpointManifest, Failure> {
+        let store = self.store()?;
+        let mut look = 1;
+        let manifest = loop {
+            match self.write(store, aligned).await {
+                // The changelog was cut while it was read.
+                Err(failure) if is_gap(&failure) && aligned.is_empty() && look < LOOKS => look += 1,
+                written => break written?,
             }
-            let recovered = settings.read_committed(partition, committed).await?;
-            tasks.push(TaskSnapshot {
-                partition,
-                recovered,
-                inputs: offsets(committed),
-            });
+        };
+        if store.options.shared {
+            self.cut(store, &manifest).await?;
         }
-        Ok((u32::try_from(all.len()).unwrap_or(0), tasks))
+        Ok(manifest)
+    }
+
+    async fn write(
+        &self,
+        store: &CheckpointStore,
+        aligned: &BTreeMap<i32, AlignedTask>,
+    ) -> Result<CheckpointManifest, Failure> {
+        let all = self.books.committed().await?;
+        let reader = self.books.reader(all.len())?;
+        let before = store.newest().await?;
+        let number = store.numbers().await?.first().map_or(1, |last| last + 1);
+        let process = self.books.process_name();
+        let partitions = u32::try_from(all.len()).unwrap_or(0);
+        let mut manifest = store.begin(process, number, partitions, self.clock.now_ms());
+        for (partition, committed) in (0..).zip(&all) {
+            let committed = match aligned.get(&partition) {
+                Some((mark, offsets)) => of_aligned(mark, offsets),
+                None => committed.clone(),
+            };
+            let mark = committed_mark(partition, &committed).map_err(unreadable)?;
+            let Some(mark) = mark else { continue };
+            let tasks = before.iter().flat_map(|before| &before.tasks);
+            let before = tasks.into_iter().find(|task| task.partition == partition);
+            let task = CopiedTask { partition, mark };
+            let name = (number, self.unique.as_str());
+            let copied = store.copy(name, &task, before, &reader).await?;
+            manifest.tasks.push(copied);
+        }
+        store.finish(&manifest).await?;
+        Ok(manifest)
+    }
+
+    /// Cuts the changelog behind the oldest checkpoint that is kept.
+    async fn cut(
+        &self,
+        store: &CheckpointStore,
+        newest: &CheckpointManifest,
+    ) -> Result<(), Failure> {
+        let kept = store.kept().await?;
+        for task in &newest.tasks {
+            let of_task = kept.iter().map(|manifest| {
+                let mut tasks = manifest.tasks.iter();
+                let found = tasks.find(|one| one.partition == task.partition);
+                found.map(|one| one.next)
+            });
+            // A checkpoint without the task needs the changelog from its beginning.
+            let oldest: Option<Vec<i64>> = of_task.collect();
+            let Some(oldest) = oldest.and_then(|offsets| offsets.into_iter().min()) else {
+                continue;
+            };
+            let at = TopicPartition::new(self.books.changelog(), task.partition);
+            if let Err(error) = self.books.log().delete_before(&at, Offset(oldest)).await {
+                // It is cut with the next checkpoint.
+                tracing::warn!(%error, %at, "the changelog was not cut");
+            }
+        }
+        Ok(())
     }
 
     /// Goes back to a checkpoint: the one of this number, or the newest that is whole. The stage is stopped.
@@ -122,7 +174,7 @@ impl StageCheckpoints {
     /// # Errors
     /// The stage runs, the checkpoint cannot be used, or the log does not answer. Calling again begins anew.
     pub async fn restore(&self, number: Option<u64>) -> Result<RestoredStage, Failure> {
-        let (manifest, tasks) = self.store()?.read(number)?;
+        let (manifest, tasks) = self.store()?.read(number).await?;
         let partitions = self.books.committed().await?.len();
         if manifest.partitions as usize != partitions {
             let message = format!(
@@ -140,7 +192,7 @@ impl StageCheckpoints {
     /// The stage runs, a frame cannot be read, or the log does not answer. Calling again begins anew.
     pub async fn restore_offsets(&self) -> Result<RestoredStage, Failure> {
         let partitions = self.books.committed().await?.len();
-        let settings = self.books.recovery(partitions);
+        let settings = self.books.reader(partitions)?;
         let mut tasks = Vec::new();
         for partition in 0..i32::try_from(partitions).unwrap_or(0) {
             if let Some((recovered, inputs)) = settings.read_last(partition).await? {
@@ -349,21 +401,13 @@ impl StageCheckpoints {
     }
 }
 
-/// Whether a changelog was cut while it was read.
-fn is_cut(failure: &Failure) -> bool {
-    matches!(
-        failure.code.as_str(),
-        "stage.changelog.gap" | "log.out-of-range"
-    )
-}
-
-fn offsets(committed: &[InputCommitted]) -> Vec<InputOffset> {
-    let held = committed.iter().filter_map(|input| {
-        let next = input.committed.as_ref()?.0;
-        let topic = input.topic.clone();
-        Some(InputOffset { topic, next })
+/// The committed offsets of a task, as it was aligned.
+fn of_aligned(mark: &str, offsets: &[(Topic, i64)]) -> Vec<InputCommitted> {
+    let inputs = offsets.iter().map(|(topic, next)| InputCommitted {
+        topic: topic.to_string(),
+        committed: Some((*next, mark.to_owned())),
     });
-    held.collect()
+    inputs.collect()
 }
 
 /// How many offsets an input goes back by.

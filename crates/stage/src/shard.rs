@@ -1,47 +1,41 @@
 //! The loop of a shard: it carries out the effects of its [`Machine`], and hands over what happens.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Spawn};
-use tidegate_core::{Classify, Code, Failure, FailureClass, GroupName, Mutex, Offset, Topic};
+use tidegate_core::{Classify, Code, Failure, FailureClass, GroupName, Mutex, Offset};
 use tidegate_log::{
-    Assignment, Commit, Fence, Log, LogError, Read, RecordPosition, Session, SessionEvent,
-    TopicPartition,
+    Assignment, Commit, Fence, LogError, RecordPosition, Session, SessionEvent, TopicPartition,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::chain::TaskTime;
-use crate::changelog::{EpochMark, InputOffset};
+use crate::changelog_reader::ChangelogReader;
 use crate::commit_outcome::{AskedOffset, CommitOutcome, commit_outcome};
-use crate::machine::{Effect, Machine, MachineCounts, MachineInput, TaskStatus};
+use crate::machine::{AlignedTask, Effect, Machine, MachineCounts, MachineInput, TaskStatus};
 use crate::planted_bugs::{PlantedStageBug, is};
-use crate::recovery::{
-    self, ChangelogExtent, InputCommitted, RecoveredTask, RecoveryError, RecoveryStart, Replay,
-};
+use crate::recovery::RecoveredTask;
 use crate::stage::SESSION_CLOSED;
-use crate::state::backend::{MapBackend, StateBackend};
+use crate::telemetry::Telemetry;
 
 /// The wait before asking again what is committed, or reading again what did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// The part of a stage that a recovery needs.
-#[derive(Debug, Clone)]
-pub(crate) struct RecoverySettings {
-    pub(crate) log: Arc<dyn Log>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) changelog: Topic,
-    pub(crate) partitions: u32,
-}
-
 /// A look at the tasks of a shard, between two of its steps.
 pub(crate) type MachineLook = Box<dyn FnOnce(&Machine, TaskTime) + Send>;
+
+/// The tasks of a shard at the marker of a checkpoint, or why they were not aligned.
+pub(crate) type AlignedTasks = Result<BTreeMap<i32, AlignedTask>, &'static str>;
 
 /// A question to a running shard.
 pub(crate) enum ShardQuestion {
     /// Looks at its tasks.
     Look(MachineLook),
+    /// Aligns its tasks for a checkpoint.
+    Align(oneshot::Sender<AlignedTasks>),
     /// All inputs are read: what waits in the state goes on.
     Finish,
     /// End once everything is committed.
@@ -68,15 +62,14 @@ pub(crate) struct Shard {
     pub(crate) session: Arc<dyn Session>,
     pub(crate) group: GroupName,
     pub(crate) machine: Machine,
-    pub(crate) recovery: RecoverySettings,
+    pub(crate) recovery: ChangelogReader,
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) questions: mpsc::UnboundedReceiver<ShardQuestion>,
     pub(crate) status: Arc<Mutex<ShardStatus>>,
-    pub(crate) on_news: OnNews,
+    /// Its number among the shards of the stage.
+    pub(crate) number: u32,
+    pub(crate) telemetry: Arc<Telemetry>,
 }
-
-/// Told after each committed epoch: counts, values of declared metrics, bytes of state.
-pub(crate) type OnNews = Arc<dyn Fn(MachineCounts, Vec<(usize, String)>, u64) + Send + Sync>;
 
 /// The end of a commit.
 enum CommitEnd {
@@ -150,6 +143,7 @@ impl Shard {
         // A session that ends right after it lost its partitions was replaced by a namesake.
         let mut was_lost = false;
         let mut is_asked = true;
+        let mut aligning: Option<oneshot::Sender<AlignedTasks>> = None;
         loop {
             let now = time.now_ms();
             let wakes_at = self.machine.wakes_at(now);
@@ -175,7 +169,16 @@ impl Shard {
                     Some(ShardQuestion::Look(look)) => {
                         let now_ms = time.now_ms();
                         look(&self.machine, TaskTime { now_ms, epoch_start_ms: now_ms });
-                        continue;
+                        // The clock may have moved since its pause was reckoned.
+                        MachineInput::Tick
+                    }
+                    Some(ShardQuestion::Align(tell)) => {
+                        if aligning.is_some() {
+                            tell.send(Err("another checkpoint has begun")).ok();
+                            continue;
+                        }
+                        aligning = Some(tell);
+                        MachineInput::Checkpoint
                     }
                     Some(ShardQuestion::Finish) => MachineInput::Finish,
                     Some(ShardQuestion::Drain) => MachineInput::Drain,
@@ -185,11 +188,13 @@ impl Shard {
                     }
                 },
                 event = session.poll(), if self.machine.is_hungry() => match event {
+                    // It does not hear that its partitions are gone.
+                    Ok(SessionEvent::Lost(_)) if is(PlantedStageBug::Zombie) => MachineInput::Tick,
                     Ok(event) => {
                         was_lost = matches!(event, SessionEvent::Lost(_));
                         MachineInput::Session(event)
                     }
-                    Err(error) => match poll_failure(error, was_lost) {
+                    Err(error) => match self.poll_failure(error, was_lost).await {
                         Some(failure) => return Err(self.ended(failure).await),
                         None => {
                             clock.sleep(ASK_AGAIN).await;
@@ -199,7 +204,13 @@ impl Shard {
                 },
                 () = clock.sleep(wait) => MachineInput::Tick,
             };
+            let (began, handled) = (clock.elapsed(), self.machine.handled());
             let effects = self.machine.step(input, time.now_ms());
+            let handled = self.machine.handled() - handled;
+            if handled > 0 {
+                let took = clock.elapsed().saturating_sub(began);
+                self.telemetry.handled(handled, took);
+            }
             for effect in effects {
                 match effect {
                     Effect::Recover { partition, inputs } => self.recover(partition, inputs, &tell),
@@ -216,6 +227,16 @@ impl Shard {
                             tracing::warn!(%error, %at, "the changelog was not cut");
                         }
                     }
+                    Effect::Aligned(tasks) => {
+                        if let Some(tell) = aligning.take() {
+                            tell.send(Ok(tasks)).ok();
+                        }
+                    }
+                    Effect::NotAligned(why) => {
+                        if let Some(tell) = aligning.take() {
+                            tell.send(Err(why)).ok();
+                        }
+                    }
                     Effect::Fail(failure) => return Err(self.ended(failure).await),
                     Effect::Drained => {
                         self.tell();
@@ -227,6 +248,33 @@ impl Shard {
         }
     }
 
+    /// A failure of a poll that ends the shard; none where polling goes on.
+    async fn poll_failure(&self, error: LogError, was_lost: bool) -> Option<Failure> {
+        if let LogError::OutOfRange { at, start, .. } = &error
+            && self.is_behind_its_group(at, *start).await
+        {
+            let code = Code::from_static(SESSION_CLOSED);
+            let message = "the group went on without this process, which stood still";
+            return Some(Failure::transient(code, message));
+        }
+        poll_failure(error, was_lost)
+    }
+
+    /// Whether the group has committed what is not in the log any more. Then only the position of this process is
+    /// old.
+    async fn is_behind_its_group(&self, at: &TopicPartition, start: Offset) -> bool {
+        let asked = std::slice::from_ref(at);
+        let committed = self.recovery.log.committed(&self.group, asked).await;
+        committed.is_ok_and(|found| {
+            let next = found
+                .into_iter()
+                .flatten()
+                .map(|committed| committed.next)
+                .next();
+            next.is_some_and(|next| next >= start)
+        })
+    }
+
     async fn ended(&mut self, failure: Failure) -> Failure {
         self.tell();
         // The session may be gone, too; the failure is what counts.
@@ -235,16 +283,17 @@ impl Shard {
     }
 
     fn tell(&mut self) {
-        let metrics = self.machine.take_metrics();
+        let news = self.machine.take_news();
         let counts = self.machine.counts();
         let mut status = self.status.lock();
         status.is_finished = self.machine.is_finished();
-        if status.counts != counts || status.tasks.is_empty() || !metrics.is_empty() {
+        let told = status.tasks.iter().map(|task| task.partition);
+        if status.counts != counts || !told.eq(self.machine.partitions()) {
             status.counts = counts;
             status.tasks = self.machine.tasks().collect();
             let bytes = status.tasks.iter().map(|task| task.bytes).sum();
             drop(status);
-            (self.on_news)(counts, metrics, bytes);
+            self.telemetry.news(self.number, counts, news, bytes);
         }
     }
 
@@ -304,10 +353,16 @@ impl Shard {
             }
             let asked: Vec<AskedOffset> = commit.offsets.iter().map(AskedOffset::of).collect();
             let at: Vec<TopicPartition> = commit.offsets.iter().map(|one| one.at.clone()).collect();
+            let of_zombie = is(PlantedStageBug::Zombie).then(|| commit.appends.clone());
             let error = match session.commit(commit).await {
                 Ok(positions) => return CommitEnd::Done(Some(positions)),
                 Err(error @ LogError::OutcomeUnknown { .. }) => error,
-                Err(error) => return CommitEnd::NotDone(error),
+                Err(error) => {
+                    if let (LogError::Fenced { .. }, Some(appends)) = (&error, of_zombie) {
+                        log.append(appends).await.ok();
+                    }
+                    return CommitEnd::NotDone(error);
+                }
             };
             loop {
                 match log.committed(&group, &at).await {
@@ -375,220 +430,4 @@ fn poll_failure(error: LogError, was_lost: bool) -> Option<Failure> {
     }
     // Asking again does not help, and a stage that reads nothing must not look as if it runs.
     Some(Failure::from(error))
-}
-
-/// How a changelog is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    /// The task is nobody else's: its last frame is that of the committed epoch.
-    Owner,
-    /// Its owner goes on meanwhile: frames of later epochs are left where they are.
-    Guest,
-    /// As a guest, and on behind what cannot be read.
-    Audit,
-}
-
-impl RecoverySettings {
-    /// Reads the state of a task that nobody else runs.
-    pub(crate) async fn recover(
-        &self,
-        partition: i32,
-        inputs: &[Assignment],
-    ) -> Result<RecoveredTask, Failure> {
-        let committed: Vec<InputCommitted> = inputs
-            .iter()
-            .map(|input| InputCommitted {
-                topic: input.at.topic.to_string(),
-                committed: input
-                    .committed
-                    .as_ref()
-                    .map(|held| (held.next.0, held.metadata.clone())),
-            })
-            .collect();
-        let read = self.replay(partition, &committed, Reading::Owner).await?;
-        Ok(read.0)
-    }
-
-    /// Reads the state that belongs to committed offsets; frames of later epochs are left where they are.
-    pub(crate) async fn read_committed(
-        &self,
-        partition: i32,
-        committed: &[InputCommitted],
-    ) -> Result<RecoveredTask, Failure> {
-        let read = self.replay(partition, committed, Reading::Guest).await?;
-        Ok(read.0)
-    }
-
-    /// Reads the state that belongs to committed offsets as far as it can be read, and says what is wrong.
-    pub(crate) async fn read_audit(
-        &self,
-        partition: i32,
-        committed: &[InputCommitted],
-    ) -> Result<(RecoveredTask, Vec<RecoveryError>), Failure> {
-        self.replay(partition, committed, Reading::Audit).await
-    }
-
-    async fn replay(
-        &self,
-        partition: i32,
-        committed: &[InputCommitted],
-        reading: Reading,
-    ) -> Result<(RecoveredTask, Vec<RecoveryError>), Failure> {
-        let described = self.again(|| self.log.describe(&self.changelog)).await?;
-        let mut partitions = described.partitions.iter();
-        let found = partitions.find(|found| found.partition.0 == partition);
-        let (start, end) = found.map_or((0, 0), |found| (found.start.0, found.end.0));
-        let at = TopicPartition::new(self.changelog.clone(), partition);
-        let begun = match recovery::committed_mark(partition, committed) {
-            Ok(mark) => {
-                let has_frames = mark.is_none() && self.has_frames(&at, (start, end)).await?;
-                let extent = ChangelogExtent {
-                    start,
-                    end,
-                    has_frames,
-                };
-                recovery::start(partition, mark, extent)
-            }
-            Err(error) => Err(error),
-        };
-        let mark = match begun {
-            Ok(RecoveryStart::First { base }) => {
-                return Ok((RecoveredTask::first(base), Vec::new()));
-            }
-            Ok(RecoveryStart::Replay { mark }) => mark,
-            Err(error) if reading == Reading::Audit => {
-                return Ok((RecoveredTask::first(end), vec![error]));
-            }
-            Err(error) => return Err(refused(error)),
-        };
-        let backend: Box<dyn StateBackend> = Box::new(MapBackend::default());
-        let mut replay = Replay::new(partition, self.partitions, mark, backend);
-        if reading == Reading::Audit {
-            replay = replay.of_audit();
-        }
-        let mut from = Offset(mark.base);
-        'read: while from.0 < end {
-            let read = Read {
-                max_bytes: 8 * 1024 * 1024,
-                ..Read::new(at.clone(), from)
-            };
-            let batch = match self.again(|| self.log.read(read.clone())).await {
-                Ok(batch) => batch,
-                Err(LogError::Damaged { to, .. }) => {
-                    let damaged = RecoveryError::Frame {
-                        partition,
-                        offset: from.0,
-                        error: crate::changelog::FrameError::Damaged,
-                    };
-                    replay.fault(damaged).map_err(refused)?;
-                    from = Offset(to.0.max(from.0 + 1));
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
-            for stored in &batch.records {
-                if reading != Reading::Owner && replay.is_complete() {
-                    break 'read;
-                }
-                let frame = stored.record.value.clone().unwrap_or_default();
-                replay.frame(stored.offset.0, &frame).map_err(refused)?;
-            }
-            if batch.next <= from {
-                break;
-            }
-            from = batch.next;
-        }
-        match reading {
-            Reading::Audit => Ok(replay.finish_audit(committed)),
-            Reading::Owner | Reading::Guest => {
-                let task = replay.finish(committed).map_err(refused)?;
-                Ok((task, Vec::new()))
-            }
-        }
-    }
-
-    /// Reads whatever a changelog holds; none where that is not one whole epoch.
-    pub(crate) async fn read_last(
-        &self,
-        partition: i32,
-    ) -> Result<Option<(RecoveredTask, Vec<InputOffset>)>, Failure> {
-        let described = self.again(|| self.log.describe(&self.changelog)).await?;
-        let mut partitions = described.partitions.iter();
-        let found = partitions.find(|found| found.partition.0 == partition);
-        let (start, end) = found.map_or((0, 0), |found| (found.start.0, found.end.0));
-        let at = TopicPartition::new(self.changelog.clone(), partition);
-        // Every frame that readers see is committed, whichever epoch it is of.
-        let mark = EpochMark {
-            epoch: u64::MAX,
-            base: start,
-            crc: 0,
-        };
-        let mut replay = Replay::new(
-            partition,
-            self.partitions,
-            mark,
-            Box::new(MapBackend::default()),
-        );
-        let mut from = Offset(start);
-        while from.0 < end {
-            let read = Read {
-                max_bytes: 8 * 1024 * 1024,
-                ..Read::new(at.clone(), from)
-            };
-            let batch = self.again(|| self.log.read(read.clone())).await?;
-            for stored in &batch.records {
-                let frame = stored.record.value.clone().unwrap_or_default();
-                replay.frame(stored.offset.0, &frame).map_err(refused)?;
-            }
-            if batch.next <= from {
-                break;
-            }
-            from = batch.next;
-        }
-        Ok(replay.last())
-    }
-
-    /// Whether readers see a record between two offsets. A damaged one counts.
-    async fn has_frames(
-        &self,
-        at: &TopicPartition,
-        (start, end): (i64, i64),
-    ) -> Result<bool, LogError> {
-        let mut from = Offset(start);
-        while from.0 < end {
-            let read = Read {
-                max_records: 1,
-                ..Read::new(at.clone(), from)
-            };
-            match self.again(|| self.log.read(read.clone())).await {
-                Ok(batch) if !batch.records.is_empty() => return Ok(true),
-                Ok(batch) if batch.next <= from => return Ok(false),
-                Ok(batch) => from = batch.next,
-                Err(LogError::Damaged { .. }) => return Ok(true),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(false)
-    }
-
-    /// Calls until the log answers.
-    async fn again<'a, T>(
-        &'a self,
-        call: impl Fn() -> tidegate_log::LogFuture<'a, T>,
-    ) -> Result<T, LogError> {
-        loop {
-            match call().await {
-                Err(error @ (LogError::Unavailable { .. } | LogError::OutcomeUnknown { .. })) => {
-                    tracing::warn!(%error, changelog = %self.changelog, "a state cannot be read yet");
-                    self.clock.sleep(ASK_AGAIN).await;
-                }
-                answer => return answer,
-            }
-        }
-    }
-}
-
-fn refused(error: RecoveryError) -> Failure {
-    let code = Code::from_static(error.code());
-    Failure::new(FailureClass::System, code, error.to_string()).with_source(error)
 }

@@ -1,5 +1,9 @@
 //! A stage: one process of a plan, from its start to its end.
 
+mod checkpoints;
+mod life;
+mod start;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -7,23 +11,19 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_core::env::Env;
-use tidegate_core::{Code, Failure, FailureClass, Mutex, Shutdown, Topic};
-use tidegate_flow::plan::{FlowPlan, ModePlan, ProcessPlan};
-use tidegate_log::{
-    Join, Log, LogError, Session, StartAt, TopicConfig, TopicDescription, TopicPartition,
-};
+use tidegate_core::{Code, Failure, FailureClass, Mutex, Topic};
+use tidegate_flow::plan::{FlowPlan, ProcessPlan};
+use tidegate_log::{Log, TopicPartition};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::batch::{BatchInputs, LOOK_AGAIN};
+use self::checkpoints::MissedCheckpoints;
 use crate::books::StageBooks;
 use crate::chain::{PendingRecord, TaskOperators, TaskTime};
-use crate::checkpoint::CheckpointManifest;
 use crate::lifecycle::{InitStep, StageEvent, StageState};
-use crate::machine::{Machine, MachineCounts, MachineOptions, NewOperators, SinkTopic, TaskStatus};
-use crate::operators::{ChainOptions, RegisteredFunctions, TaskChain};
-use crate::options::{StageOptions, dead_letters, written};
-use crate::restore::StageCheckpoints;
-use crate::shard::{RecoverySettings, Shard, ShardQuestion, ShardStatus};
+use crate::machine::{Machine, MachineCounts, TaskStatus};
+use crate::operators::RegisteredFunctions;
+use crate::options::StageOptions;
+use crate::shard::{ShardQuestion, ShardStatus};
 use crate::telemetry::Telemetry;
 
 /// The code of a session that ended, and of which nobody says why.
@@ -34,6 +34,9 @@ const OTHER_SHARDS: Duration = Duration::from_secs(1);
 
 /// How often the states of a flow are cleaned up that names no interval of its own.
 const CLEAN_INTERVAL: Duration = Duration::from_secs(300);
+
+/// How often a stage tells its throughput and its lag.
+const TELL_PROGRESS: Duration = Duration::from_secs(10);
 
 /// How often a stage looks whether a checkpoint is due.
 const LOOK_FOR_CHECKPOINT: Duration = Duration::from_secs(1);
@@ -53,6 +56,7 @@ struct StageInner {
     log: Arc<dyn Log>,
     env: Env,
     telemetry: Arc<Telemetry>,
+    missed: Mutex<MissedCheckpoints>,
     life: Mutex<Life>,
 }
 
@@ -61,6 +65,8 @@ struct Life {
     state: StageState,
     failure: Option<StageFailure>,
     starts: u32,
+    /// The last checkpoint that was taken here.
+    checkpoint: Option<u64>,
     shards: Vec<RunningShard>,
 }
 
@@ -128,6 +134,15 @@ pub struct StageStatus {
     pub epochs: u64,
     /// Epochs that were taken back.
     pub aborted_epochs: u64,
+    /// The last checkpoint that was taken here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<u64>,
+    /// An alert that is no failure: checkpoints that are not taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alert: Option<String>,
+    /// How many values each declared metric saw in committed epochs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, u64>,
     /// The tasks that run.
     pub tasks: Vec<TaskStatus>,
     /// The last failure.
@@ -220,10 +235,12 @@ impl Stage {
             options,
             functions,
             log,
+            missed: Mutex::default(),
             life: Mutex::new(Life {
                 state: StageState::Created,
                 failure: None,
                 starts: 0,
+                checkpoint: None,
                 shards: Vec::new(),
             }),
         };
@@ -269,6 +286,9 @@ impl Stage {
             dead_letters: counts.dead_letters,
             epochs: counts.epochs,
             aborted_epochs: counts.aborted,
+            checkpoint: life.checkpoint,
+            alert: self.0.missed.lock().alert(),
+            metrics: self.0.telemetry.observed(),
             tasks,
             failure: life.failure.clone(),
         }
@@ -316,6 +336,19 @@ impl Stage {
         found.into_iter().flatten().collect()
     }
 
+    /// Whether everything that has come to the tasks here is committed, and no timer is due. A stage that runs without a
+    /// task is not at rest: it waits for one.
+    pub async fn is_at_rest(&self) -> bool {
+        let found = self
+            .ask(|machine, time| {
+                let tasks = machine.partitions().len();
+                machine.is_at_rest(time.now_ms).then_some(tasks)
+            })
+            .await;
+        let tasks: Option<usize> = found.into_iter().sum();
+        tasks.is_some_and(|tasks| tasks > 0)
+    }
+
     /// Looks at every task that runs here.
     async fn look<T: Send + 'static>(
         &self,
@@ -324,35 +357,43 @@ impl Stage {
         + Sync
         + 'static,
     ) -> Vec<T> {
-        let look = Arc::new(look);
+        let found = self
+            .ask(move |machine, time| {
+                let tasks = machine.partitions().into_iter();
+                let tasks = tasks.filter_map(|partition| machine.task(partition));
+                tasks
+                    .map(|task| look(&*task.chain, &task.state, time))
+                    .collect::<Vec<T>>()
+            })
+            .await;
+        found.into_iter().flatten().collect()
+    }
+
+    /// Asks every shard that runs here, between two of its steps.
+    async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl Fn(&Machine, TaskTime) -> T + Send + Sync + 'static,
+    ) -> Vec<T> {
+        let ask = Arc::new(ask);
         let shards: Vec<_> = {
             let life = self.0.life.lock();
-            life.shards
-                .iter()
-                .map(|shard| shard.questions.clone())
-                .collect()
+            let shards = life.shards.iter();
+            shards.map(|shard| shard.questions.clone()).collect()
         };
-        let mut all = Vec::new();
+        let mut answers = Vec::new();
         for questions in shards {
             let (tell, told) = oneshot::channel();
-            let look = Arc::clone(&look);
+            let ask = Arc::clone(&ask);
             let question = ShardQuestion::Look(Box::new(move |machine: &Machine, time| {
-                let tasks = machine.partitions();
-                let tasks = tasks
-                    .into_iter()
-                    .filter_map(|partition| machine.task(partition));
-                let found: Vec<T> = tasks
-                    .map(|task| look(&*task.chain, &task.state, time))
-                    .collect();
-                tell.send(found).ok();
+                tell.send(ask(machine, time)).ok();
             }));
             if questions.send(question).is_ok()
-                && let Ok(found) = told.await
+                && let Ok(answer) = told.await
             {
-                all.extend(found);
+                answers.push(answer);
             }
         }
-        all
+        answers
     }
 
     /// Finishes what is in flight and ends; a new start is up to whoever [runs](Self::run) it. Returns at once.
@@ -368,619 +409,6 @@ impl Stage {
                 shard.questions.send(ShardQuestion::Drain).ok();
             }
         }
-    }
-
-    /// Runs until `stop`, or until it ends by itself. A failure that a new start may mend is followed by one.
-    ///
-    /// # Errors
-    /// The failure that no new start mends, or the last one that is allowed.
-    pub async fn run(&self, stop: Shutdown) -> Result<(), Failure> {
-        let restart = self.0.options.restart;
-        let mut wait = restart.initial_delay;
-        let mut attempts = 0;
-        loop {
-            let began = self.0.env.clock.elapsed();
-            let Err(failure) = self.once(stop.clone()).await else {
-                return Ok(());
-            };
-            let hint = lasting(&failure);
-            let is_lasting = hint.is_some();
-            self.failed(&failure, hint);
-            let ran = self.0.env.clock.elapsed().saturating_sub(began);
-            if ran > restart.max_delay {
-                (wait, attempts) = (restart.initial_delay, 0);
-            }
-            attempts += 1;
-            let is_last = restart.max_attempts > 0 && attempts >= restart.max_attempts;
-            if is_lasting || is_last {
-                return Err(failure);
-            }
-            tokio::select! {
-                biased;
-                () = stop.clone().requested() => return Err(failure),
-                () = self.0.env.clock.sleep(wait) => {}
-            }
-            let longer = wait.as_secs_f64() * restart.multiplier.max(1.0);
-            wait = Duration::from_secs_f64(longer).min(restart.max_delay);
-        }
-    }
-
-    fn set(&self, event: StageEvent) {
-        let mut life = self.0.life.lock();
-        if let Some(next) = life.state.after(event) {
-            tracing::info!(stage = self.name(), from = %life.state, to = %next, "the state of a stage changed");
-            life.state = next;
-        }
-    }
-
-    fn failed(&self, failure: &Failure, hint: Option<&str>) {
-        tracing::error!(stage = self.name(), code = %failure.code, %failure, "a stage failed");
-        self.0.telemetry.failed(failure.code.as_str());
-        self.set(StageEvent::Fail);
-        let mut life = self.0.life.lock();
-        life.shards.clear();
-        life.failure = Some(StageFailure {
-            code: failure.code.to_string(),
-            message: failure.to_string(),
-            is_lasting: hint.is_some(),
-            hint: hint.map(str::to_owned),
-        });
-    }
-
-    /// One life: start, run, end.
-    async fn once(&self, stop: Shutdown) -> Result<(), Failure> {
-        let inner = &*self.0;
-        {
-            let mut life = inner.life.lock();
-            // A new start is a new stage: the one before has ended.
-            life.state = StageState::Created;
-            life.starts += 1;
-            life.shards.clear();
-        }
-        self.set(StageEvent::Start);
-        let started = inner
-            .env
-            .clock
-            .within(inner.options.init_timeout, self.start());
-        let (shards, batch) = match started.await {
-            Some(started) => started?,
-            None => {
-                let message = format!(
-                    "the start took longer than {:?}",
-                    inner.options.init_timeout
-                );
-                return Err(failure(
-                    FailureClass::Transient,
-                    "stage.init.timeout",
-                    message,
-                ));
-            }
-        };
-        let (ended, mut ends) = mpsc::unbounded_channel();
-        let mut tasks = Vec::new();
-        let count = shards.len();
-        {
-            let mut life = inner.life.lock();
-            for (number, (shard, questions)) in shards.into_iter().enumerate() {
-                life.shards.push(RunningShard {
-                    status: Arc::clone(&shard.status),
-                    questions,
-                });
-                let mut ended = ShardEnd(Some(ended.clone()));
-                let name = format!("stage-{}-{number}", inner.options.process);
-                let running = Box::pin(async move {
-                    let end = shard.run().await;
-                    ended.tell(end);
-                });
-                tasks.push(inner.env.spawn.spawn_thread(&name, running));
-            }
-            life.failure = None;
-        }
-        drop(ended);
-        self.set(StageEvent::Ready);
-        let mut is_stopping = false;
-        let mut left = count;
-        let mut outcome: Result<(), Failure> = Ok(());
-        let mut deadline = None;
-        let mut batch = std::pin::pin!(self.end_of_batch(batch));
-        let mut is_batch = true;
-        let mut checkpoints = std::pin::pin!(self.checkpoints());
-        while left > 0 {
-            let late = deadline.map_or(Duration::from_secs(86_400), |at: Duration| {
-                at.saturating_sub(inner.env.clock.elapsed())
-            });
-            tokio::select! {
-                biased;
-                end = ends.recv() => {
-                    left -= 1;
-                    let end = end.unwrap_or(Ok(()));
-                    let known = outcome.as_ref().err().and_then(lasting);
-                    if let Err(failure) = end && known.is_none() {
-                        outcome = Err(failure);
-                    }
-                    // A shard without partitions does not see who took its place; another one does.
-                    let is_closed = |failure: &Failure| failure.code.as_str() == SESSION_CLOSED;
-                    match &outcome {
-                        Ok(()) => {}
-                        Err(failure) if is_closed(failure) => {
-                            deadline = Some(inner.env.clock.elapsed() + OTHER_SHARDS);
-                        }
-                        Err(_) => break,
-                    }
-                }
-                () = stop.clone().requested(), if !is_stopping => {
-                    is_stopping = true;
-                    deadline = Some(inner.env.clock.elapsed() + inner.options.drain_timeout);
-                    self.drain();
-                }
-                read = &mut batch, if is_batch => {
-                    is_batch = false;
-                    match read {
-                        Ok(()) => self.drain(),
-                        Err(failure) => {
-                            outcome = Err(failure);
-                            break;
-                        }
-                    }
-                }
-                () = &mut checkpoints, if !is_stopping => {}
-                () = inner.env.clock.sleep(late), if deadline.is_some() => {
-                    if outcome.is_ok() {
-                        outcome = Err(failure(FailureClass::System, "stage.drain.timeout",
-                            format!("the stop took longer than {:?}", inner.options.drain_timeout)));
-                    }
-                    break;
-                }
-            }
-        }
-        for task in &tasks {
-            if outcome.is_err() {
-                task.abort();
-            }
-        }
-        for task in tasks {
-            task.join().await;
-        }
-        outcome?;
-        if inner.options.checkpoints.is_some() {
-            // The changelog has the state, too.
-            self.checkpoint().await.ok();
-        }
-        // A batch ends by itself.
-        self.set(StageEvent::Drain);
-        self.set(StageEvent::Drained);
-        Ok(())
-    }
-
-    /// Takes checkpoints as the flow says, for ever.
-    async fn checkpoints(&self) {
-        let (inner, plan) = (&*self.0, &self.0.process.checkpoint);
-        if inner.options.checkpoints.is_none() {
-            return std::future::pending().await;
-        }
-        let clock = &inner.env.clock;
-        let records = || self.status().records_in;
-        let mut last = (clock.elapsed(), records());
-        loop {
-            clock.sleep(LOOK_FOR_CHECKPOINT).await;
-            let passed = clock.elapsed().saturating_sub(last.0);
-            let came = records().saturating_sub(last.1);
-            let is_time = plan
-                .every_ms
-                .is_some_and(|every| passed >= Duration::from_millis(every));
-            let is_count = plan.records.is_some_and(|every| came >= every);
-            if came > 0 && (is_time || is_count) {
-                // A failure was told; the next interval tries again.
-                self.checkpoint().await.ok();
-                last = (clock.elapsed(), records());
-            }
-        }
-    }
-
-    /// Takes a checkpoint now: the state of every task at its last committed epoch. Records flow meanwhile.
-    ///
-    /// # Errors
-    /// No place for checkpoints is set, or it cannot be written.
-    pub async fn checkpoint(&self) -> Result<CheckpointManifest, Failure> {
-        let inner = &*self.0;
-        self.set(StageEvent::CheckpointBegin);
-        let began = inner.env.clock.elapsed();
-        let (tell, told) = oneshot::channel();
-        let checkpoints = self.open_checkpoints();
-        let taking = async move {
-            let taken = match checkpoints {
-                Ok(checkpoints) => checkpoints.take().await,
-                Err(failure) => Err(failure),
-            };
-            tell.send(taken).ok();
-        };
-        // It writes much, and must not hold up others.
-        let task = inner
-            .env
-            .spawn
-            .spawn_thread("stage-checkpoint", Box::pin(taking));
-        let taken = told.await.unwrap_or_else(|_| {
-            let message = "a checkpoint panicked; the log of the process says where";
-            Err(failure(FailureClass::Transient, "stage.panic", message))
-        });
-        drop(task);
-        self.set(StageEvent::CheckpointEnd);
-        let took = inner.env.clock.elapsed().saturating_sub(began);
-        match &taken {
-            Ok(manifest) => {
-                let bytes = manifest.tasks.iter().map(|task| task.bytes).sum();
-                inner.telemetry.checkpoint(took, bytes);
-                tracing::info!(
-                    stage = self.name(),
-                    number = manifest.number,
-                    bytes,
-                    ?took,
-                    "a checkpoint was taken"
-                );
-            }
-            Err(failure) => {
-                tracing::error!(stage = self.name(), %failure, "a checkpoint was not taken");
-            }
-        }
-        taken
-    }
-
-    /// The checkpoints of this stage.
-    ///
-    /// # Errors
-    /// A stream has no name that a topic can have.
-    pub fn open_checkpoints(&self) -> Result<StageCheckpoints, Failure> {
-        let options = self.0.options.checkpoints.clone();
-        Ok(StageCheckpoints::new(self.books()?, &self.0.env, options))
-    }
-
-    /// Waits for the end of a batch: everything is read, and what waited in the state went on. Never, without one.
-    async fn end_of_batch(&self, batch: Option<BatchInputs>) -> Result<(), Failure> {
-        let Some(inputs) = batch else {
-            return std::future::pending().await;
-        };
-        inputs.read().await?;
-        for shard in &self.0.life.lock().shards {
-            shard.questions.send(ShardQuestion::Finish).ok();
-        }
-        // Records that go on now may pass topics of the stage's own.
-        while !self.is_finished() || !inputs.are_read().await? {
-            self.0.env.clock.sleep(LOOK_AGAIN).await;
-        }
-        Ok(())
-    }
-
-    fn is_finished(&self) -> bool {
-        let life = self.0.life.lock();
-        let mut shards = life.shards.iter();
-        shards.all(|shard| shard.status.lock().is_finished)
-    }
-
-    /// A step of the start: its failure has the code of the step.
-    async fn step<T>(
-        &self,
-        step: InitStep,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        let clock = &self.0.env.clock;
-        let began = clock.elapsed();
-        let done = work.await.map_err(|error| {
-            let class = error.class;
-            let is_own = error.code.as_str().starts_with("stage.");
-            match is_own {
-                true => error,
-                false => failure(class, step.code(), error.to_string()).with_source(error),
-            }
-        })?;
-        let took = clock.elapsed().saturating_sub(began);
-        tracing::info!(
-            stage = self.name(),
-            step = step.word(),
-            ?took,
-            "a step of a start is done"
-        );
-        Ok(done)
-    }
-
-    /// The eight steps of a start.
-    async fn start(&self) -> Result<(ReadyShards, Option<BatchInputs>), Failure> {
-        let inner = &*self.0;
-        let changelog = self
-            .step(InitStep::Configuration, async {
-                self.operators(false, BTreeMap::new())()?;
-                inner.options.changelog().map_err(named)
-            })
-            .await?;
-        self.step(InitStep::Metrics, async {
-            inner.telemetry.describe();
-            Ok(())
-        })
-        .await?;
-        let sources = self.step(InitStep::Sources, self.sources()).await?;
-        let sinks = self
-            .step(InitStep::Sinks, self.sinks(sources.partitions))
-            .await?;
-        self.step(InitStep::State, async {
-            let config = TopicConfig::new(sources.partitions);
-            match inner.log.create_topic(&changelog, config).await {
-                Err(LogError::TopicConfig { why, .. }) => {
-                    let message =
-                        format!("the changelog `{changelog}` was made for other inputs: {why}");
-                    Err(failure(
-                        FailureClass::System,
-                        "stage.partitions.changed",
-                        message,
-                    ))
-                }
-                made => Ok(made?),
-            }
-        })
-        .await?;
-        // Lookups over the network, and data that is read ahead, are not known yet: both steps have nothing to do.
-        self.step(InitStep::Services, async { Ok(()) }).await?;
-        self.step(InitStep::WarmUp, async { Ok(()) }).await?;
-        self.step(InitStep::Ready, async {
-            let batch = self.batch(&sources).await?;
-            let shards = self.shards(&sources, &sinks, &changelog).await?;
-            Ok((shards, batch))
-        })
-        .await
-    }
-
-    /// The ends of the inputs, in `mode batch`.
-    async fn batch(&self, sources: &Sources) -> Result<Option<BatchInputs>, Failure> {
-        let inner = &*self.0;
-        if inner.process.mode != ModePlan::Batch {
-            return Ok(None);
-        }
-        let chain = self.operators(sources.partitions > 1, BTreeMap::new())()?;
-        let own = chain.inputs().iter().map(|input| input.is_repartition);
-        let topics = sources.topics.iter().cloned().zip(own).collect();
-        let (log, clock) = (Arc::clone(&inner.log), Arc::clone(&inner.env.clock));
-        let inputs = BatchInputs::new(log, clock, inner.options.group.clone(), topics).await?;
-        Ok(Some(inputs))
-    }
-
-    /// `max_stream_bytes` has what the topics of the streams take.
-    fn operators(
-        &self,
-        is_repartitioned: bool,
-        max_stream_bytes: BTreeMap<String, usize>,
-    ) -> NewOperators {
-        let inner = &*self.0;
-        let limit = TopicConfig::MAX_RECORD_SIZE.saturating_sub(RECORD_ROOM);
-        let streams = inner.options.streams.iter();
-        let idle = streams.map(|(name, stream)| {
-            let idle = u64::try_from(stream.idle_timeout.as_millis()).unwrap_or(u64::MAX);
-            (name.clone(), idle)
-        });
-        let options = ChainOptions {
-            instance: inner.options.instance.clone(),
-            max_record_bytes: usize::try_from(limit).unwrap_or(usize::MAX),
-            max_stream_bytes,
-            idle_timeout_ms: idle.collect(),
-            is_repartitioned,
-            functions: Arc::clone(&inner.functions),
-        };
-        let (plan, name) = (Arc::clone(&inner.plan), inner.options.process.clone());
-        Arc::new(move || {
-            let chain = TaskChain::new(Arc::clone(&plan), &name, options.clone());
-            let chain = chain.map_err(|error| {
-                failure(
-                    FailureClass::Permanent,
-                    InitStep::Configuration.code(),
-                    error.to_string(),
-                )
-            })?;
-            Ok(Box::new(chain) as Box<dyn TaskOperators>)
-        })
-    }
-
-    /// The inputs are there and have as many partitions as each other; topics of the stage's own are made.
-    async fn sources(&self) -> Result<Sources, Failure> {
-        let inner = &*self.0;
-        let log = &*inner.log;
-        let mut partitions: Option<(Topic, u32)> = None;
-        for input in self.operators(false, BTreeMap::new())()?.inputs() {
-            let topic = inner.options.topic(&input.stream).map_err(named)?;
-            let stream = inner.options.stream(&input.stream);
-            let wanted = stream.partitions.or_else(|| {
-                let makes = inner.options.makes_inputs;
-                makes.then_some(TopicConfig::PARTITIONS)
-            });
-            let found = find(log, &topic).await?;
-            let found = match (found, wanted) {
-                (Some(found), _) => found,
-                (None, Some(wanted)) => {
-                    log.create_topic(&topic, TopicConfig::new(wanted)).await?;
-                    log.describe(&topic).await?
-                }
-                (None, None) => {
-                    let message = format!(
-                        "topic `{topic}` of stream `{}` does not exist; `streams.{}.partitions` makes it",
-                        input.stream, input.stream
-                    );
-                    return Err(failure(
-                        FailureClass::Transient,
-                        "stage.init.sources",
-                        message,
-                    ));
-                }
-            };
-            let count = u32::try_from(found.partitions.len()).unwrap_or(u32::MAX);
-            if let Some(wanted) = stream.partitions.filter(|wanted| *wanted != count) {
-                let message = format!(
-                    "topic `{topic}` has {count} partitions, and `streams.{}.partitions` says {wanted}",
-                    input.stream
-                );
-                return Err(failure(
-                    FailureClass::System,
-                    "stage.partitions.differ",
-                    message,
-                ));
-            }
-            match &partitions {
-                None => partitions = Some((topic, count)),
-                Some((first, of_first)) if *of_first != count => {
-                    let message = format!(
-                        "`{first}` has {of_first} partitions and `{topic}` has {count}: inputs of one process need as many"
-                    );
-                    return Err(failure(
-                        FailureClass::System,
-                        "stage.partitions.differ",
-                        message,
-                    ));
-                }
-                Some(_) => {}
-            }
-        }
-        let partitions = partitions.map_or(1, |(_, count)| count);
-        let mut topics = Vec::new();
-        for input in self.operators(partitions > 1, BTreeMap::new())()?.inputs() {
-            let topic = inner.options.topic(&input.stream).map_err(named)?;
-            if input.is_repartition {
-                log.create_topic(&topic, TopicConfig::new(partitions))
-                    .await?;
-            }
-            topics.push(topic);
-        }
-        Ok(Sources { topics, partitions })
-    }
-
-    /// The topics of every stream that is written to; those that are missing are made.
-    async fn sinks(&self, partitions: u32) -> Result<BTreeMap<String, SinkTopic>, Failure> {
-        let inner = &*self.0;
-        let letters = dead_letters(self.name(), &inner.process);
-        let mut sinks = BTreeMap::new();
-        for stream in written(self.name(), &inner.process) {
-            let topic = inner.options.topic(&stream).map_err(named)?;
-            let wanted = inner
-                .options
-                .stream(&stream)
-                .partitions
-                .unwrap_or(partitions);
-            let found = match find(&*inner.log, &topic).await? {
-                Some(found) => found,
-                None => {
-                    let mut config = TopicConfig::new(wanted);
-                    if letters.contains(&stream) {
-                        // The envelope holds the record as text, which is longer than the record.
-                        config.max_record_size = 2 * TopicConfig::MAX_RECORD_SIZE;
-                    }
-                    inner.log.create_topic(&topic, config).await?;
-                    inner.log.describe(&topic).await?
-                }
-            };
-            let partitions = u32::try_from(found.partitions.len()).unwrap_or(u32::MAX);
-            let limit = found.config.max_record_size.saturating_sub(RECORD_ROOM);
-            let max_record_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
-            let sink = SinkTopic {
-                topic,
-                partitions,
-                max_record_bytes,
-            };
-            sinks.insert(stream, sink);
-        }
-        Ok(sinks)
-    }
-
-    /// Joins the group once for each shard.
-    async fn shards(
-        &self,
-        sources: &Sources,
-        sinks: &BTreeMap<String, SinkTopic>,
-        changelog: &Topic,
-    ) -> Result<ReadyShards, Failure> {
-        let inner = &*self.0;
-        let options = &inner.options;
-        let of_flow = inner.process.parallelism.map(|plan| plan.tasks);
-        let of_flow = of_flow.map(|tasks| u32::try_from(tasks).unwrap_or(u32::MAX));
-        let wanted = options.parallelism.or(of_flow).unwrap_or(1);
-        let count = wanted.clamp(1, sources.partitions.max(1));
-        let limits = sinks.iter();
-        let limits = limits.map(|(stream, sink)| (stream.clone(), sink.max_record_bytes));
-        let new_operators = self.operators(sources.partitions > 1, limits.collect());
-        let clean_ms = inner.process.checkpoint.every_ms;
-        let mut shards = Vec::new();
-        for number in 0..count {
-            let (first, others) = match sources.topics.split_first() {
-                Some((first, others)) => (first.clone(), others.to_vec()),
-                None => {
-                    return Err(failure(
-                        FailureClass::Permanent,
-                        "stage.init.sources",
-                        "no inputs",
-                    ));
-                }
-            };
-            let mut join = Join::new(options.group.clone(), vec![first]);
-            join.co_partitioned = others;
-            join.instance = Some(format!("{}-{number}", options.instance));
-            join.name = Some(format!("stage-{}-{number}", options.process));
-            join.start = self.start_at();
-            join.release_timeout = Duration::from_secs(30);
-            join.max_poll_records = 2_000;
-            let session: Arc<dyn Session> = inner.log.join(join).await?;
-            let machine = MachineOptions {
-                cluster: inner.log.cluster().to_owned(),
-                inputs: sources.topics.clone(),
-                partitions: sources.partitions,
-                sinks: sinks.clone(),
-                changelog: changelog.clone(),
-                epoch_records: options.epoch_records,
-                epoch_interval: options.interval(&inner.process),
-                epoch_bytes: usize::try_from(options.max_commit_size / 2).unwrap_or(usize::MAX),
-                clean_interval: clean_ms.map_or(CLEAN_INTERVAL, Duration::from_millis),
-                group: options.group.to_string(),
-            };
-            let (ask, questions) = mpsc::unbounded_channel();
-            let telemetry = Arc::clone(&inner.telemetry);
-            let shard = Shard {
-                session,
-                group: options.group.clone(),
-                machine: Machine::new(machine, Arc::clone(&new_operators)),
-                recovery: RecoverySettings {
-                    log: Arc::clone(&inner.log),
-                    clock: Arc::clone(&inner.env.clock),
-                    changelog: changelog.clone(),
-                    partitions: sources.partitions,
-                },
-                spawn: Arc::clone(&inner.env.spawn),
-                questions,
-                status: Arc::default(),
-                on_news: Arc::new(move |counts, metrics, state_bytes| {
-                    telemetry.news(number, counts, metrics, state_bytes);
-                }),
-            };
-            shards.push((shard, ask));
-        }
-        Ok(shards)
-    }
-
-    /// Where a group without an offset begins: at the earliest record, unless the streams say the latest.
-    fn start_at(&self) -> StartAt {
-        let streams = self.0.process.sources.iter();
-        let mut starts = streams.map(|source| self.0.options.stream(&source.stream).start);
-        match starts.all(|start| start == StartAt::Latest) {
-            true => StartAt::Latest,
-            false => StartAt::Earliest,
-        }
-    }
-}
-
-/// Shards that are ready to run, each with the way to ask it.
-type ReadyShards = Vec<(Shard, mpsc::UnboundedSender<ShardQuestion>)>;
-
-struct Sources {
-    topics: Vec<Topic>,
-    partitions: u32,
-}
-
-async fn find(log: &dyn Log, topic: &Topic) -> Result<Option<TopicDescription>, LogError> {
-    match log.describe(topic).await {
-        Ok(found) => Ok(Some(found)),
-        Err(LogError::UnknownTopic { .. }) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

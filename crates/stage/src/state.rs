@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use crate::task_state::{RowVisit, TableId, TaskState};
-use backend::{EntryKey, StateBackend};
+use backend::{AsPlace, EntryAt, EntryKey, EntryVisit, StateBackend};
 
 /// A change of one entry; none removes it.
 pub type Change = (EntryKey, Option<Bytes>);
@@ -21,15 +21,18 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    fn set(&mut self, table: TableId, key: &[u8], value: Option<Bytes>) {
-        let added = key.len() + value.as_ref().map_or(0, Bytes::len) + 8;
-        let key = EntryKey {
-            table,
-            key: Bytes::copy_from_slice(key),
-        };
-        self.bytes += added;
-        if let Some(old) = self.changes.insert(key, value) {
-            self.bytes -= (old.map_or(0, |old| old.len()) + 8).min(self.bytes);
+    fn set(&mut self, at: EntryAt<'_>, value: Option<Bytes>) {
+        let place: &dyn AsPlace = &at;
+        self.bytes += value.as_ref().map_or(0, Bytes::len);
+        match self.changes.get_mut(place) {
+            Some(old) => {
+                self.bytes -= old.as_ref().map_or(0, Bytes::len).min(self.bytes);
+                *old = value;
+            }
+            None => {
+                self.bytes += at.key.len() + 8;
+                self.changes.insert(at.to_key(), value);
+            }
         }
     }
 
@@ -112,11 +115,7 @@ impl LayeredState {
     }
 
     /// Visits the entries of all sealed layers over the backend, from a place on: the state before the open epoch.
-    pub fn scan_sealed(
-        &self,
-        from: &EntryKey,
-        visit: &mut dyn FnMut(&EntryKey, &Bytes) -> ControlFlow<()>,
-    ) {
+    pub fn scan_sealed(&self, from: &EntryKey, visit: &mut EntryVisit<'_>) {
         let layers = self.sealed.iter().map(|(_, layer)| &layer.changes);
         merged(
             &*self.backend,
@@ -140,7 +139,7 @@ fn merged(
     layers: &[&BTreeMap<EntryKey, Option<Bytes>>],
     from: &EntryKey,
     to: Option<&EntryKey>,
-    visit: &mut dyn FnMut(&EntryKey, &Bytes) -> ControlFlow<()>,
+    visit: &mut EntryVisit<'_>,
 ) {
     // The layers side by side, so that a scan that stops early has looked at no more than it needs.
     let mut layers: Vec<_> = layers
@@ -195,13 +194,11 @@ impl TaskState for LayeredState {
     fn get(&self, table: TableId, key: &[u8]) -> Option<Bytes> {
         let is_layered = !self.open.is_empty() || !self.sealed.is_empty();
         if is_layered {
-            let entry = EntryKey {
-                table,
-                key: Bytes::copy_from_slice(key),
-            };
+            let at = EntryAt::new(table, key);
+            let place: &dyn AsPlace = &at;
             let sealed = self.sealed.iter().rev().map(|(_, layer)| layer);
             for layer in std::iter::once(&self.open).chain(sealed) {
-                if let Some(found) = layer.changes.get(&entry) {
+                if let Some(found) = layer.changes.get(place) {
                     return found.clone();
                 }
             }
@@ -210,26 +207,58 @@ impl TaskState for LayeredState {
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: Bytes) {
-        self.open.set(table, key, Some(value));
+        self.open.set(EntryAt::new(table, key), Some(value));
     }
 
     fn delete(&mut self, table: TableId, key: &[u8]) {
-        self.open.set(table, key, None);
+        self.open.set(EntryAt::new(table, key), None);
     }
 
-    fn scan(&self, table: TableId, from: &[u8], to: Option<&[u8]>, visit: &mut RowVisit<'_>) {
-        let from = EntryKey::new(table, from);
-        let to = match to {
-            Some(to) => EntryKey::new(table, to),
-            None => EntryKey::new(TableId(table.0.saturating_add(1)), &[]),
+    fn rows(&self, table: TableId, start: &[u8], visit: &mut RowVisit<'_>) {
+        let from = EntryAt::new(table, start).to_key();
+        self.visit(&from, &mut |key, value| {
+            let is_one =
+                key.table == table && key.hash() == from.hash() && key.key.starts_with(start);
+            match is_one {
+                true => visit(&key.key, value),
+                false => ControlFlow::Break(()),
+            }
+        });
+    }
+
+    fn rows_behind(&self, table: TableId, key: Option<&[u8]>, visit: &mut RowVisit<'_>) {
+        let from = match key {
+            Some(key) => EntryAt::new(table, key).to_key(),
+            None => EntryKey::first_of(table),
         };
-        merged(
-            &*self.backend,
-            &self.layers(),
+        self.visit(&from, &mut |found, value| {
+            if found.table != table {
+                return ControlFlow::Break(());
+            }
+            match key.is_some_and(|key| found.key[..] == *key) {
+                true => ControlFlow::Continue(()),
+                false => visit(&found.key, value),
+            }
+        });
+    }
+
+    fn rows_of_hash(&self, table: TableId, hash: u32, visit: &mut RowVisit<'_>) {
+        let (hash, key) = (hash, &[][..]);
+        let from = EntryAt { table, hash, key }.to_key();
+        self.visit(
             &from,
-            Some(&to),
-            &mut |key, value| visit(&key.key, value),
+            &mut |found, value| match found.table == table && found.hash() == hash {
+                true => visit(&found.key, value),
+                false => ControlFlow::Break(()),
+            },
         );
+    }
+}
+
+impl LayeredState {
+    /// Visits the entries of all layers from a place on.
+    fn visit(&self, from: &EntryKey, visit: &mut EntryVisit<'_>) {
+        merged(&*self.backend, &self.layers(), from, None, visit);
     }
 }
 
@@ -243,10 +272,11 @@ mod tests {
 
     fn found(state: &LayeredState) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut all = Vec::new();
-        state.scan(TABLE, &[], None, &mut |key, value| {
+        state.rows_behind(TABLE, None, &mut |key, value| {
             all.push((key.to_vec(), value.to_vec()));
             ControlFlow::Continue(())
         });
+        all.sort();
         all
     }
 

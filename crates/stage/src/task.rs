@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_core::books::{Place, Posting, postings};
 use tidegate_core::{EventId, Failure, Offset, Topic};
-use tidegate_log::{Append, Fence, OffsetCommit, Record, StoredRecord, TopicPartition};
+use tidegate_log::{Append, Assignment, Fence, OffsetCommit, Record, StoredRecord, TopicPartition};
 
 use crate::base::BaseRoll;
 use crate::chain::{ChainOutput, InputRecord, RejectedContent, StageMove, TaskOperators, TaskTime};
@@ -64,6 +64,8 @@ pub(crate) struct StageTask {
     pub(crate) epoch: u64,
     committed_epoch: u64,
     pub(crate) queue: VecDeque<QueuedRecord>,
+    /// How many records of the queue come before the marker of a checkpoint, where there is one.
+    marker: Option<usize>,
     pub(crate) out: ChainOutput,
     /// Records of the open epoch.
     pub(crate) records: u64,
@@ -78,6 +80,13 @@ pub(crate) struct StageTask {
     cleans: bool,
     /// Records that the log refuses; each is kept until its dead letter is committed.
     rejections: BTreeMap<RecordPlace, Rejection>,
+    /// The next timer makes what the log refuses.
+    timer_rejection: Option<Rejection>,
+    /// The dead letter of that timer is on its way.
+    sealed_rejection: Option<Rejection>,
+    /// The text beside the committed offsets, and those of epochs that are on their way.
+    mark: String,
+    sealed_marks: VecDeque<String>,
     /// The last record of the open epoch.
     last: Option<RecordPlace>,
     /// More timers are due.
@@ -112,6 +121,7 @@ impl StageTask {
         inputs: Vec<TaskInput>,
         chain: Box<dyn TaskOperators>,
         recovered: RecoveredTask,
+        mark: String,
         now_ms: i64,
     ) -> Self {
         let roll = BaseRoll::new(recovered.base, recovered.replayed_bytes);
@@ -123,6 +133,7 @@ impl StageTask {
             epoch: recovered.epoch,
             committed_epoch: recovered.epoch,
             queue: VecDeque::new(),
+            marker: None,
             out: ChainOutput::default(),
             records: 0,
             is_fired: false,
@@ -134,6 +145,10 @@ impl StageTask {
             is_finished: false,
             cleans: false,
             rejections: BTreeMap::new(),
+            timer_rejection: None,
+            sealed_rejection: None,
+            mark,
+            sealed_marks: VecDeque::new(),
             last: None,
             has_due: false,
             cut_at: None,
@@ -170,9 +185,16 @@ impl StageTask {
     ) -> Result<(), Failure> {
         let time = self.time(now_ms, epoch_start_ms);
         let before = self.out.outputs.len() + self.out.moves.len();
-        self.has_due = self
-            .chain
-            .fire(&mut self.state, time, limit, &mut self.out)?;
+        let (state, out) = (&mut self.state, &mut self.out);
+        let rejection = self.timer_rejection.as_ref();
+        self.has_due = match rejection.filter(|_| !self.is_fired) {
+            Some(Rejection { failure, keep }) => {
+                self.chain
+                    .reject_timer(state, time, (failure, *keep), out)?;
+                true
+            }
+            None => self.chain.fire(state, time, limit, out)?,
+        };
         self.is_fired |= self.out.outputs.len() + self.out.moves.len() > before;
         Ok(())
     }
@@ -187,6 +209,7 @@ impl StageTask {
         let Some(queued) = self.queue.pop_front() else {
             return Ok(false);
         };
+        self.marker = self.marker.map(|before| before.saturating_sub(1));
         self.is_finished = false;
         let time = self.time(now_ms, epoch_start_ms);
         let input = &mut self.inputs[queued.input];
@@ -216,6 +239,29 @@ impl StageTask {
         input.position = queued.next;
         self.records += 1;
         Ok(true)
+    }
+
+    /// The marker of a checkpoint enters the queues of all inputs, behind what waits there.
+    pub(crate) fn mark_checkpoint(&mut self) {
+        self.marker = Some(self.queue.len());
+    }
+
+    /// Whether it has come to the marker: nothing behind it is handled.
+    pub(crate) fn is_at_marker(&self) -> bool {
+        self.marker == Some(0)
+    }
+
+    /// It goes on behind the marker.
+    pub(crate) fn unmark(&mut self) {
+        self.marker = None;
+    }
+
+    /// Its part of a checkpoint: the text beside its committed offsets, and those offsets; none before the first
+    /// commit.
+    pub(crate) fn committed_at(&self) -> Option<(String, Vec<(Topic, i64)>)> {
+        let inputs = self.inputs.iter();
+        let offsets = inputs.map(|input| (input.at.topic.clone(), input.committed));
+        (!self.mark.is_empty()).then(|| (self.mark.clone(), offsets.collect()))
     }
 
     /// The end of all inputs: fires a batch of all timers, due or not. Says whether more are left.
@@ -283,6 +329,21 @@ impl StageTask {
         Ok(())
     }
 
+    /// The next timer makes a dead letter, since the log refuses its outputs.
+    ///
+    /// # Errors
+    /// The log refused the dead letter, too.
+    pub(crate) fn refuse_timer(&mut self, failure: Failure) -> Result<(), Failure> {
+        let before = self.sealed_rejection.take();
+        let keep = match before.map(|before| before.keep) {
+            None => RejectedContent::All,
+            Some(RejectedContent::All) => RejectedContent::Nothing,
+            Some(RejectedContent::Nothing) => return Err(failure),
+        };
+        self.timer_rejection = Some(Rejection { failure, keep });
+        Ok(())
+    }
+
     /// Where topics of the stage's own can be cut: what lies before was committed, and nobody else reads it.
     /// `every` is how many records are cut at once, at least.
     pub(crate) fn cut_repartitions(&mut self, every: u64) -> Vec<(TopicPartition, Offset)> {
@@ -300,8 +361,7 @@ impl StageTask {
     /// Closes the open epoch: outputs, frames, offsets with their text, and postings.
     pub(crate) fn seal(
         &mut self,
-        changelog: &Topic,
-        partitions: u32,
+        (changelog, partitions, rolls_base): (&Topic, u32, bool),
         outputs: Vec<Append>,
         now_ms: i64,
     ) -> SealedEpoch {
@@ -309,7 +369,10 @@ impl StageTask {
         let epoch = self.epoch;
         let mut roll = self.roll.clone();
         let delta_bytes = self.state.open().bytes();
-        let pieces = roll.pieces(&self.state, epoch, delta_bytes);
+        let pieces = match rolls_base {
+            true => roll.pieces(&self.state, epoch, delta_bytes),
+            false => Vec::new(),
+        };
         let deltas = self.deltas(partitions);
         let mut crc = 0;
         for frame in &deltas {
@@ -335,6 +398,9 @@ impl StageTask {
                 .appends
                 .push(Append::new(changelog.clone(), record).partition(self.partition));
         }
+        if self.is_fired {
+            self.sealed_rejection = self.timer_rejection.take();
+        }
         let moves = std::mem::take(&mut self.out.moves);
         let mut by_input = by_input(&moves, self.inputs.len());
         let metadata = mark.to_string();
@@ -349,6 +415,8 @@ impl StageTask {
             input.sealed.push_back(input.position);
         }
         self.state.seal(epoch);
+        self.chain.sealed();
+        self.sealed_marks.push_back(metadata);
         self.sealed_rolls.push_back(roll.clone());
         self.roll = roll;
         self.out = ChainOutput::default();
@@ -406,6 +474,11 @@ impl StageTask {
     pub(crate) fn committed(&mut self, had_pieces: bool, first_piece: Option<i64>) {
         self.committed_epoch += 1;
         self.state.committed(self.committed_epoch);
+        self.chain.committed();
+        self.sealed_rejection = None;
+        if let Some(mark) = self.sealed_marks.pop_front() {
+            self.mark = mark;
+        }
         for input in &mut self.inputs {
             if let Some(position) = input.sealed.pop_front() {
                 input.committed = position;
@@ -444,6 +517,7 @@ impl StageTask {
             self.state.abort();
         }
         self.queue.clear();
+        self.marker = None;
         self.out = ChainOutput::default();
         self.records = 0;
         self.last = None;
@@ -453,17 +527,72 @@ impl StageTask {
         self.epoch = self.committed_epoch;
         self.roll = self.committed_roll.clone();
         self.sealed_rolls.clear();
+        self.sealed_marks.clear();
+        if self.sealed_rejection.is_some() {
+            self.timer_rejection = self.sealed_rejection.take();
+        }
         for input in &mut self.inputs {
             input.position = input.committed;
             input.sealed.clear();
         }
-        let time = self.time(now_ms, now_ms);
-        self.chain.reload(&self.state, time);
+        self.time(now_ms, now_ms);
+        self.chain.aborted(&self.state);
     }
 
     /// The last epoch that the log has.
     pub(crate) fn committed_epoch(&self) -> u64 {
         self.committed_epoch
+    }
+
+    /// Whether nothing waits and nothing is due.
+    pub(crate) fn is_at_rest(&self, now_ms: i64) -> bool {
+        let due = self.chain.next_due(&self.state);
+        !self.is_open()
+            && self.queue.is_empty()
+            && !self.has_due
+            && due.is_none_or(|due| due > now_ms)
+    }
+
+    /// The committed state of a task that is let go.
+    pub(crate) fn leave(self, now_ms: i64) -> LeftTask {
+        let inputs = self.inputs.into_iter();
+        LeftTask {
+            left_ms: now_ms,
+            mark: self.mark,
+            committed: inputs.map(|input| (input.at, input.committed)).collect(),
+            recovered: RecoveredTask {
+                backend: self.state.into_backend(),
+                epoch: self.committed_epoch,
+                base: self.committed_roll.base(),
+                clock_ms: self.clock_ms,
+                replayed_bytes: self.committed_roll.bytes(),
+            },
+        }
+    }
+}
+
+/// The committed state of a task that was let go. It is used again if nobody went on from there.
+#[derive(Debug)]
+pub(crate) struct LeftTask {
+    pub(crate) left_ms: i64,
+    mark: String,
+    committed: Vec<(TopicPartition, i64)>,
+    pub(crate) recovered: RecoveredTask,
+}
+
+impl LeftTask {
+    /// Whether these assignments begin where it ended. Each commit has a text of its own.
+    pub(crate) fn is_at(&self, assignments: &[Assignment]) -> bool {
+        let is_same = |assignment: &Assignment| {
+            let committed = assignment.committed.as_ref();
+            committed.is_some_and(|committed| {
+                committed.metadata == self.mark
+                    && self
+                        .committed
+                        .contains(&(assignment.at.clone(), committed.next.0))
+            })
+        };
+        !self.mark.is_empty() && assignments.iter().all(is_same)
     }
 }
 

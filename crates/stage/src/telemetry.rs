@@ -9,7 +9,7 @@ use metrics::{
 use tidegate_core::Mutex;
 use tidegate_flow::plan::{MetricKind, MetricPlan};
 
-use crate::machine::MachineCounts;
+use crate::machine::{MachineCounts, MachineNews};
 
 /// The metrics of one stage.
 #[derive(Debug)]
@@ -18,6 +18,10 @@ pub(crate) struct Telemetry {
     declared: Vec<(String, DeclaredKind)>,
     /// The last counts of each shard.
     seen: Mutex<BTreeMap<u32, (MachineCounts, u64)>>,
+    /// How many values each declared metric saw.
+    observed: Mutex<BTreeMap<String, u64>>,
+    /// Records of committed epochs when the throughput was last told, and when that was.
+    throughput: Mutex<(u64, Duration)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,8 @@ impl Telemetry {
         Self {
             declared: declared.collect(),
             seen: Mutex::default(),
+            observed: Mutex::default(),
+            throughput: Mutex::default(),
             prefix,
         }
     }
@@ -57,6 +63,10 @@ impl Telemetry {
         describe_counter!(
             name("records.error"),
             "Records that were given up on, and failures of the stage."
+        );
+        describe_counter!(
+            name("records.lost"),
+            "Events that committed epochs lost, by reason."
         );
         describe_histogram!(
             name("processing.latency"),
@@ -83,7 +93,7 @@ impl Telemetry {
         &self,
         shard: u32,
         counts: MachineCounts,
-        metrics: Vec<(usize, String)>,
+        news: MachineNews,
         state_bytes: u64,
     ) {
         let (before, bytes) = {
@@ -103,10 +113,16 @@ impl Telemetry {
             .increment(more(counts.dead_letters, before.dead_letters));
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         gauge!(self.name("state.size_bytes")).set(bytes as f64);
-        for (index, value) in metrics {
+        for (reason, count) in news.losses {
+            let reason = reason.to_string();
+            counter!(self.name("records.lost"), "reason" => reason).increment(count);
+        }
+        for (index, value) in news.metrics {
             let Some((name, kind)) = self.declared.get(index) else {
                 continue;
             };
+            let short = name.strip_prefix(&self.prefix).unwrap_or(name).to_owned();
+            *self.observed.lock().entry(short).or_default() += 1;
             let number = value.trim_matches('"').parse::<f64>();
             match (kind, number) {
                 (DeclaredKind::Counter, _) => counter!(name.clone()).increment(1),
@@ -114,6 +130,41 @@ impl Telemetry {
                 (DeclaredKind::Histogram, Ok(number)) => histogram!(name.clone()).record(number),
                 (DeclaredKind::Gauge | DeclaredKind::Histogram, Err(_)) => {}
             }
+        }
+    }
+
+    /// How many values each declared metric saw in epochs that were committed here.
+    pub(crate) fn observed(&self) -> BTreeMap<String, u64> {
+        self.observed.lock().clone()
+    }
+
+    /// Records were handled in so much time.
+    pub(crate) fn handled(&self, records: u64, took: Duration) {
+        let count = usize::try_from(records).unwrap_or(usize::MAX);
+        #[expect(clippy::cast_precision_loss, reason = "a measurement")]
+        let each = took.as_secs_f64() / records.max(1) as f64;
+        histogram!(self.name("processing.latency")).record_many(each, count);
+    }
+
+    /// So much time has passed since the start; as many records are behind the end of the inputs.
+    pub(crate) fn progress(&self, now: Duration, lag: Option<u64>) {
+        let seen = self.seen.lock();
+        let records: u64 = seen.values().map(|(counts, _)| counts.records_in).sum();
+        drop(seen);
+        let mut last = self.throughput.lock();
+        let passed = now.saturating_sub(last.1);
+        // After a new start the counts begin at 0 again.
+        let more = records.saturating_sub(last.0);
+        *last = (records, now);
+        drop(last);
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        if passed > Duration::ZERO {
+            let rate = more as f64 / passed.as_secs_f64();
+            gauge!(self.name("throughput.records_per_sec")).set(rate);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        if let Some(lag) = lag {
+            gauge!(self.name("consumer.lag")).set(lag as f64);
         }
     }
 

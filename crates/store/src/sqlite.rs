@@ -261,13 +261,20 @@ impl Sqlite {
     }
 
     pub(crate) async fn check_file(&self) -> Result<Vec<String>, StoreError> {
-        let check = self.long_read("check the file", |connection| {
-            Box::pin(async move {
-                let rows = sqlx::query_scalar::<_, String>(CHECK_FILE);
-                rows.fetch_all(connection).await
-            })
-        });
-        let mut problems: Vec<String> = check.await?;
+        let (doing, limit) = ("check the file", crate::postgres::LONG_READ);
+        let check = async {
+            // A connection that has read a full-text index remembers its parts. After the writer has merged them,
+            // the check would miss those that are gone.
+            let mut connection = SqliteConnection::connect_with(&self.readers.options).await?;
+            let rows = sqlx::query_scalar::<_, String>(CHECK_FILE);
+            let found = rows.fetch_all(&mut connection).await?;
+            connection.close().await?;
+            Ok(found)
+        };
+        let mut problems = match self.clock.within(limit, check).await {
+            Some(found) => found.map_err(|error| StoreError::of(doing, error))?,
+            None => return Err(StoreError::Timeout { doing, limit }),
+        };
         problems.retain(|problem| problem != "ok");
         Ok(problems)
     }

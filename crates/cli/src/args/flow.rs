@@ -41,11 +41,19 @@ pub(crate) enum FlowArgs {
     #[command(after_long_help = "Example: tidegate flow explain order_totals.flow --graph")]
     Explain(FlowExplain),
     /// Run test files on a model of the flow, in virtual time
-    #[command(after_long_help = "Example: tidegate flow test tests")]
+    #[command(after_long_help = "Example: tidegate flow test tests --runtime --crash")]
     Test {
         /// The test files, or directories of them
         #[arg(required = true)]
         paths: Vec<PathBuf>,
+        /// Play them on the runtime, over a simulated log
+        #[cfg(feature = "simulation")]
+        #[arg(long)]
+        runtime: bool,
+        /// Repeat each with a death before and after every call of the log
+        #[cfg(feature = "simulation")]
+        #[arg(long, requires = "runtime")]
+        crash: bool,
     },
 }
 

@@ -9,8 +9,8 @@ use tidegate_core::env::{Entropy, system};
 
 use crate::args::{DemoArgs, Output};
 use crate::demo::{
-    DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, OutboxStory, PoisonStory,
-    QueueStory, RetryStory, Scene, equation, tell,
+    AwaitStory, DemoFindings, DemoFrame, DemoVerdict, LogStory, OutageStory, OutboxStory,
+    PoisonStory, QueueStory, RetryStory, Scene, equation, tell,
 };
 use crate::report::{ErrorReport, Exit, is_drawable, print};
 
@@ -21,7 +21,10 @@ pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorRep
     let name = arguments.name.as_str();
     if name == OutageStory::NAME {
         if arguments.seed.is_some() {
-            return Err(unfit("--seed", "retry, log, queue, outbox and poison"));
+            return Err(unfit(
+                "--seed",
+                "retry, log, queue, outbox, poison and await",
+            ));
         }
         return crate::on_tokio(outage::run(&arguments.outage, output));
     }
@@ -40,6 +43,7 @@ pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorRep
         .unwrap_or_else(|| system::system_entropy().next_u64());
     match name {
         LogStory::NAME => play(LogStory::new(seed), output),
+        AwaitStory::NAME => play(AwaitStory::new(seed)?, output),
         PoisonStory::NAME => play(PoisonStory::new(seed), output),
         QueueStory::NAME => play(QueueStory::new(seed)?, output),
         OutboxStory::NAME => play(OutboxStory::new(seed)?, output),
@@ -109,14 +113,23 @@ impl Lines {
 
 fn line(frame: &DemoFrame) -> String {
     format!(
-        "phase {}/{} {:<9} {:>5.1} s   {}   {}",
+        "phase {}/{} {:<9} {:>7}   {}   {}",
         frame.number,
         frame.phases,
         frame.phase,
-        frame.at.as_secs_f64(),
+        passed(frame.at),
         equation(&frame.account),
         frame.note
     )
+}
+
+/// A time of the story, in seconds, or in days where it is long.
+fn passed(at: Duration) -> String {
+    let seconds = at.as_secs_f64();
+    match seconds < 86_400.0 {
+        true => format!("{seconds:.1} s"),
+        false => format!("{:.1} d", seconds / 86_400.0),
+    }
 }
 
 /// The live picture: a bar per place, drawn over itself.
@@ -176,11 +189,11 @@ impl Drawing {
 fn picture(frame: &DemoFrame, width: usize) -> Vec<String> {
     let account = &frame.account;
     let mut lines = vec![format!(
-        "phase {}/{} {:<9} {:>5.1} s   {:<17}   accepted {}",
+        "phase {}/{} {:<9} {:>7}   {:<17}   accepted {}",
         frame.number,
         frame.phases,
         frame.phase,
-        frame.at.as_secs_f64(),
+        passed(frame.at),
         frame.note,
         account.accepted
     )];

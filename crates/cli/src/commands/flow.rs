@@ -2,6 +2,8 @@
 
 mod explain;
 mod graph;
+#[cfg(feature = "simulation")]
+mod runtime;
 mod test_files;
 
 use std::io;
@@ -31,7 +33,14 @@ pub(crate) fn run(command: &FlowArgs, output: Output) -> Result<Exit, ErrorRepor
         FlowArgs::Check { files, config } => check(files, config.as_deref(), output),
         FlowArgs::Fmt { files, check } => format_files(files, *check, output),
         FlowArgs::Explain(arguments) => explain::run(arguments, output),
-        FlowArgs::Test { paths } => test_files::run(paths, output),
+        #[cfg(feature = "simulation")]
+        FlowArgs::Test {
+            paths,
+            runtime,
+            crash,
+        } => test_files::run(paths, test_files::TestedOn::of(*runtime, *crash), output),
+        #[cfg(not(feature = "simulation"))]
+        FlowArgs::Test { paths } => test_files::run(paths, test_files::TestedOn::Model, output),
         FlowArgs::Run { .. } => Err(ErrorReport::new(
             "internal",
             "it is run by its own function",

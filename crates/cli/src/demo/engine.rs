@@ -99,6 +99,8 @@ pub(crate) enum DemoNote {
     Dispatchers(usize),
     /// Relays that are there.
     Relays(usize),
+    /// How often a machine died.
+    Kills(usize),
 }
 
 impl fmt::Display for DemoNote {
@@ -108,6 +110,7 @@ impl fmt::Display for DemoNote {
             Self::Consumers(count) => write!(f, "consumers {count}"),
             Self::Dispatchers(count) => write!(f, "dispatchers {count}"),
             Self::Relays(count) => write!(f, "relays {count}"),
+            Self::Kills(count) => write!(f, "kills {count}"),
         }
     }
 }

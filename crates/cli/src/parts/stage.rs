@@ -187,9 +187,8 @@ impl OpenedStage {
         let open = OpenLog::open(&log, &env, None)
             .await
             .map_err(Failure::from)?;
-        let kept = settings.checkpoints.clone();
         let books = StageBooks::new(open.log(), &env, Arc::new(plan), settings)?;
-        let checkpoints = StageCheckpoints::new(books, &env, kept);
+        let checkpoints = StageCheckpoints::new(books, &env)?;
         Ok(Self { open, checkpoints })
     }
 

@@ -95,6 +95,34 @@ fn the_same_seed_tells_the_same_story_of_the_log() {
     assert_ne!(one.stdout, run(&["demo", "log", "--seed", "8"]).stdout);
 }
 
+/// R02, R10: a week of orders and payments, and a machine that dies more than a hundred times.
+#[test]
+fn r10_the_stage_that_waits_a_week_survives_its_deaths_whatever_the_seed() {
+    for seed in ["1", "2"] {
+        let ran = run(&["demo", "await", "--seed", seed, "-o", "json"]);
+        assert_eq!(
+            ran.code,
+            Some(0),
+            "seed {seed}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
+        let verdict = ran.json();
+        assert_eq!(verdict["balanced"], true, "seed {seed}");
+        let number = |name: &str| verdict[name].as_u64().unwrap();
+        assert_eq!(number("paid"), number("payments"), "seed {seed}");
+        assert_eq!(number("paid") + number("unpaid"), number("orders"));
+        assert_eq!((number("doubled"), number("wrong")), (0, 0), "seed {seed}");
+        assert!(
+            number("unpaid") > 50 && number("kills") > 50,
+            "{}",
+            ran.stdout
+        );
+    }
+    let told = |seed: &str| run(&["demo", "await", "--seed", seed]).stdout;
+    assert_eq!(told("7"), told("7"));
+}
+
 #[test]
 fn g15_the_queue_survives_a_killed_dispatcher() {
     // Another seed is told to people, below.

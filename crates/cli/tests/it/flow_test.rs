@@ -63,3 +63,33 @@ fn a_test_that_fails_shows_the_difference_and_ends_with_three() {
     );
     assert_eq!(ran.code, Some(1));
 }
+
+/// R02, R10, R11, R13, R14: the runtime gives what the model gives, also when it dies at any call of the log.
+#[cfg(feature = "simulation")]
+#[test]
+fn r25_the_tests_pass_on_the_runtime_whenever_it_dies() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    // Each of their tests has days and hundreds of calls.
+    let waits = ["auth.", "await.", "order_assembly."];
+    let is_long = std::env::var_os("TIDEGATE_LONG").is_some();
+    let (mut passed, mut deaths) = (0, 0);
+    for directory in ["../../examples/flows", "../stage/tests/scenarios"] {
+        let directory = std::fs::read_dir(format!("{root}/{directory}")).unwrap();
+        let mut files: Vec<_> = directory.map(|entry| entry.unwrap()).collect();
+        files.retain(|file| file.file_name().to_string_lossy().ends_with(".test.yaml"));
+        for file in files {
+            let name = file.file_name().to_string_lossy().into_owned();
+            let path = file.path().to_string_lossy().into_owned();
+            let mut args = vec!["flow", "test", &path, "--runtime", "-o", "json"];
+            if is_long || !waits.iter().any(|waits| name.starts_with(waits)) {
+                args.push("--crash");
+            }
+            let ran = run(&args);
+            assert_eq!(ran.code, Some(0), "{name}: {}{}", ran.stdout, ran.stderr);
+            let json = ran.json();
+            passed += json["passed"].as_u64().unwrap();
+            deaths += json["deaths"].as_u64().unwrap_or(0);
+        }
+    }
+    assert!(passed >= 30 && deaths > 1_000, "{passed} {deaths}");
+}

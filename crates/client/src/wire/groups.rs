@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::books::Account;
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::admin::{
-    AdminMode, GroupDescription, GroupPartition, GroupSeek, GroupTopic, PartitionSeek,
-    RemovedGroup, RemovedTopic,
+    AdminMode, GroupDescription, GroupSeek, PartitionSeek, RemovedGroup, RemovedTopic,
 };
+#[cfg(feature = "http")]
+use tidegate_log::admin::{GroupPartition, GroupTopic};
 use tidegate_log::{TopicConfig, TopicPartition};
 
 /// A topic that is to be made.

@@ -70,8 +70,12 @@ pub(super) static CHECKPOINT: &[Key] = keys! {
     "type": Choice(&["filesystem", "s3"]) => Value("filesystem");
     /// The directory.
     "path": Text => Value("./data/checkpoints");
-    /// The bucket.
+    /// The bucket of an object store; `path` is the beginning of the names in it.
     "bucket": Text => Nothing;
+    /// The address of an object store, where it is not that of AWS.
+    "endpoint": Text => Nothing;
+    /// Whether every host reaches them. Then a start reads one, and the changelog begins behind the oldest.
+    "shared": Flag => Value("false");
     /// Whether a snapshot has everything, or what changed.
     "mode": Choice(&["full", "incremental"]) => Value("incremental");
     /// How long one may take.

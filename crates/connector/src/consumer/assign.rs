@@ -12,9 +12,9 @@ use tidegate_log::{
 
 use super::{Consumer, RELEASE_SHARE, RELEASE_TIMEOUT, SessionEnd};
 use crate::commit::CommitPlan;
-use crate::handler::ConsumedRecord;
+use crate::handler::{ConsumedRecord, RecordSource};
 use crate::hop::{self, RetryHistory};
-use crate::lanes::{DueTime, LaneKey, PartitionWork, SettledRecord, Work};
+use crate::lanes::{DueTime, FreshRecord, LaneKey, LaneRecord, PartitionWork, SettledRecord, Work};
 use crate::marks::Ranges;
 use crate::options::HandOff;
 use crate::parked::PartitionPark;
@@ -95,8 +95,10 @@ impl Consumer {
         let (ranges, notes) = told.unwrap_or_default();
         let held = committed.map(|held| (held.next.0, held.metadata));
         tracing::info!(binding, %at, %position, "assigned");
+        let cluster = self.binding.log.cluster();
+        let source = RecordSource::new(at.clone(), Arc::clone(&self.name), cluster);
         let mut work = PartitionWork::new(
-            at.clone(),
+            Arc::new(source),
             fence,
             position.0,
             ranges.clone(),
@@ -160,12 +162,7 @@ impl Consumer {
             let group = &self.binding.options.group;
             partition.copies.note_all(&records, group);
         }
-        let mut new = Vec::with_capacity(records.len());
-        for stored in records {
-            if partition.tracker.hand_out(stored.offset.0) {
-                new.push(stored);
-            }
-        }
+        let new = partition.hand_out(records);
         partition.tracker.end_batch(next.0);
         if was_idle {
             partition.standing_since = now;
@@ -173,9 +170,7 @@ impl Consumer {
         if partition.batch.is_none() && partition.tracker.open_count() > 0 {
             partition.batch = Some((now, next.0));
         }
-        for stored in new {
-            self.take_in(&at, stored, now);
-        }
+        self.take_in(&at, new, now);
         // Also records that were settled before move the offset.
         self.want_commit(&at);
         if let Some(partition) = self.partitions.get(&at) {
@@ -183,14 +178,45 @@ impl Consumer {
         }
     }
 
-    fn take_in(&mut self, at: &TopicPartition, stored: StoredRecord, now: Duration) {
+    fn take_in(&mut self, at: &TopicPartition, records: Vec<StoredRecord>, now: Duration) {
+        let now_ms = self.binding.clock.now_ms();
+        let Some(partition) = self.partitions.get_mut(at) else {
+            return;
+        };
+        let is_plain =
+            self.seat.tier.0 == 0 && partition.copies.is_empty() && !partition.is_ordered();
+        if !is_plain {
+            for stored in records {
+                self.take_in_one(at, stored, now, now_ms);
+            }
+            return;
+        }
+        let fresh = records.into_iter().map(|stored| {
+            LaneRecord::Fresh(FreshRecord {
+                stored,
+                received_ms: now_ms,
+            })
+        });
+        let keys = partition.enqueue(self.binding.options.concurrency_mode, fresh);
+        for key in keys {
+            self.make_ready(at, &key);
+        }
+    }
+
+    /// Takes a record in that may not be for its handler.
+    fn take_in_one(
+        &mut self,
+        at: &TopicPartition,
+        stored: StoredRecord,
+        now: Duration,
+        now_ms: u64,
+    ) {
         let Some(partition) = self.partitions.get_mut(at) else {
             return;
         };
         let binding = &self.binding;
         let tier = self.seat.tier;
-        let event_id = stored.event_id(binding.log.cluster(), at);
-        let now_ms = binding.clock.now_ms();
+        let event_id = partition.source.event_id(&stored);
         let offset = stored.offset.0;
         let mut due = None;
         let mut history = None;
@@ -234,15 +260,12 @@ impl Consumer {
             partition.settle(offset, SettledRecord::silent(event_id, moved));
             return;
         }
-        let name = Arc::clone(&self.name);
-        let record = ConsumedRecord::new(at.clone(), stored, event_id, tier, now_ms, name);
+        let source = Arc::clone(&partition.source);
+        let record = ConsumedRecord::new(source, stored, event_id, tier, now_ms);
         let work = Work {
-            record: Arc::new(record),
-            attempt: 0,
             history,
             due,
-            failure: None,
-            is_parked: false,
+            ..Work::new(Arc::new(record))
         };
         if partition
             .park
@@ -252,8 +275,11 @@ impl Consumer {
             self.park_behind(at, work);
             return;
         }
-        let key = partition.enqueue(binding.options.concurrency_mode, work);
-        self.make_ready(at, &key);
+        let record = std::iter::once(LaneRecord::Known(work));
+        let keys = partition.enqueue(binding.options.concurrency_mode, record);
+        for key in keys {
+            self.make_ready(at, &key);
+        }
     }
 
     /// Everything is to be let go.
@@ -365,7 +391,7 @@ impl Consumer {
                 && found.let_go_by.is_none()
                 && found.is_open()
                 && found.tracker.in_hand() == 0
-                && found.pending.is_empty()
+                && !found.has_settled()
         };
         let partition = self.partitions.values().find(is_alone)?;
         let (start, next) = (partition.lost_below?, partition.tracker.next());

@@ -76,6 +76,11 @@ impl KnownCopies {
         is_same.then_some(written.place)
     }
 
+    /// Whether nothing is known that concerns the records of the main topic.
+    pub(super) fn is_empty(&self) -> bool {
+        self.written.is_empty()
+    }
+
     /// Records as they come in, settled or not.
     pub(super) fn note_all(&mut self, records: &[StoredRecord], group: &GroupName) {
         for stored in records {

@@ -10,7 +10,7 @@ use tidegate_log::{Append, Fence, LogError, Record, StoredRecord, TopicPartition
 use tidegate_store::StoreError;
 
 use super::{Consumer, SessionEnd};
-use crate::handler::ConsumedRecord;
+use crate::handler::{ConsumedRecord, RecordSource};
 use crate::hop::RetryHistory;
 use crate::ladder::Rung;
 use crate::lanes::{DueTime, LaneKey, PartitionWork, SettledRecord, Work};
@@ -404,18 +404,17 @@ impl Consumer {
             record: row.record,
         };
         let history = (row.tier.0 > 0).then(|| Box::new(RetryHistory::read(at, &stored, row.tier)));
-        let (id, name) = (row.event_id, Arc::clone(&self.name));
-        let record = ConsumedRecord::new(at.clone(), stored, id, row.tier, now_ms, name);
+        let cluster = self.binding.log.cluster();
+        let source = RecordSource::new(at.clone(), Arc::clone(&self.name), cluster);
+        let record = ConsumedRecord::new(Arc::new(source), stored, row.event_id, row.tier, now_ms);
         Work {
-            record: Arc::new(record),
-            attempt: 0,
             history,
             due: (row.tier.0 > 0).then(|| DueTime {
                 at_ms: row.due_ms,
                 at_latest: self.now() + delay,
             }),
-            failure: None,
             is_parked: true,
+            ..Work::new(Arc::new(record))
         }
     }
 

@@ -10,9 +10,9 @@ use tidegate_log::{Append, LogError, TopicPartition};
 use super::assign::ends_session;
 use super::refused::{HandOffTried, hand_offs};
 use super::{CommitTrouble, CommitUnderWay, Consumer, SessionEnd};
-use crate::attempt::{AttemptOutcome, RunReport};
+use crate::attempt::{HandledRecord, RunReport, RunResults};
 use crate::commit::{CommitPart, FailedCommit};
-use crate::lanes::{LaneKey, SettledRecord, Work};
+use crate::lanes::{LaneKey, LaneRecord, SettledRecord, Work};
 use crate::options::{AckMode, HandOff, OrderingMode};
 use crate::parked::PartitionPark;
 use crate::planted_bugs::{PlantedBug, is};
@@ -41,12 +41,13 @@ fn may_be_written(error: &LogError) -> bool {
 impl Consumer {
     pub(super) fn on_report(&mut self, report: RunReport) {
         let RunReport {
-            at,
+            source,
             fence,
             lane,
-            finished,
-            is_over,
+            results,
+            ended,
         } = report;
+        let at = source.at.clone();
         let is_ours = self
             .partitions
             .get(&at)
@@ -54,35 +55,40 @@ impl Consumer {
         if !is_ours {
             return;
         }
-        let mut kept: Vec<Work> = Vec::new();
-        for (work, outcome) in finished {
-            match outcome {
-                AttemptOutcome::Handled(outputs) => {
-                    let tier = work.record.tier();
-                    telemetry::attempts(&self.binding.options.name, tier, work.attempt);
-                    self.end_probe(&at, &lane);
-                    self.settle(&at, work, Place::Delivered, outputs, None);
-                }
-                AttemptOutcome::Failed(failure) => {
-                    kept.extend(self.on_failure(&at, &lane, work, failure));
-                }
-                AttemptOutcome::NotBegun => kept.push(work),
-            }
+        let RunResults {
+            handled,
+            sent,
+            failed,
+            mut kept,
+        } = results;
+        if !handled.is_empty() || !sent.is_empty() {
+            self.end_probe(&at, &lane);
+        }
+        self.settle_handled(&at, &lane, handled);
+        for (work, outputs) in sent {
+            self.settle(&at, work, Place::Delivered, outputs, None);
+        }
+        for (work, failure) in failed {
+            let stays = self.on_failure(&at, &lane, work, failure);
+            kept.extend(stays.map(LaneRecord::Known));
         }
         let now = self.now();
         let Some(partition) = self.partitions.get_mut(&at) else {
             return;
         };
-        kept.sort_by_key(Work::offset);
+        kept.sort_by_key(LaneRecord::offset);
         partition.put_back(&lane, kept);
         let followers = match lane.is_parked() {
             true => Vec::new(),
             false => partition.take_followers(&lane),
         };
         partition.follow_batch(now);
-        if is_over {
+        if let Some(queue) = ended {
             partition.running -= 1;
             self.running -= 1;
+            if lane == LaneKey::Partition {
+                partition.spare = queue;
+            }
             if let Some(lane) = partition.lanes.get_mut(&lane) {
                 lane.running = None;
             }
@@ -99,12 +105,23 @@ impl Consumer {
         }
     }
 
+    /// Records were handled, and nothing is to be written for them.
+    fn settle_handled(&mut self, at: &TopicPartition, lane: &LaneKey, records: Vec<HandledRecord>) {
+        let Some(partition) = self.partitions.get_mut(at) else {
+            return;
+        };
+        match (lane.is_parked(), &mut partition.park) {
+            // A row is settled by the store.
+            (true, Some(park)) => records.iter().for_each(|done| park.deliver(done.offset)),
+            _ => partition.settle_handled(records),
+        }
+    }
+
     /// Where a record is by the books.
     pub(super) fn place_of(&self, work: &Work) -> Place {
-        match self.seat.tier.0 {
-            _ if work.is_parked => Place::Parked,
-            0 => Place::Queued,
-            _ => Place::Retrying,
+        match work.is_parked {
+            true => Place::Parked,
+            false => self.seat.place(),
         }
     }
 
@@ -123,7 +140,7 @@ impl Consumer {
             return;
         };
         if partition.is_ordered() && !work.is_parked && !appends.is_empty() {
-            let lane = LaneKey::of(mode, &work.record);
+            let lane = LaneKey::of(mode, work.record.key(), work.offset());
             partition.letters.insert(work.offset(), lane);
         }
         let (offset, is_parked) = (work.offset(), work.is_parked);
@@ -155,15 +172,17 @@ impl Consumer {
         let moves = next > held.unwrap_or(partition.tracker.position());
         let park = partition.park.as_ref();
         let leaves = park.is_some_and(PartitionPark::has_leaving);
-        if partition.pending.is_empty() && !moves && !leaves {
+        if !partition.has_settled() && !moves && !leaves {
             return;
         }
         let mut pending = partition.pending.values();
         let has_hand_off = leaves || pending.any(|one| !one.appends.is_empty());
+        // The next record of an ordered key begins once the log has the letter of the one before it.
+        let holds_key = leaves || !partition.letters.is_empty();
         let is_whole = partition.tracker.open_count() == 0
-            || partition.pending.len() >= options.max_poll_records;
+            || partition.pending.len() + partition.handled.len() >= options.max_poll_records;
         let due = match options.ack_mode {
-            AckMode::Manual if !is_whole => now + MANUAL_WAIT,
+            AckMode::Manual if !is_whole && !holds_key => now + MANUAL_WAIT,
             AckMode::Manual | AckMode::ManualImmediate if has_hand_off => now + HAND_OFF_GROUP,
             AckMode::Manual | AckMode::ManualImmediate => now,
         };
@@ -220,13 +239,14 @@ impl Consumer {
             next,
             text,
             taken,
+            handled,
             leaving,
             progress,
         } = part;
         let delivered =
             |settled: &&SettledRecord| matches!(&settled.moved, Some((_, Place::Delivered)));
         let settled = || taken.values().chain(leaving.values());
-        let count = settled().filter(delivered).count() as u64;
+        let count = (settled().filter(delivered).count() + handled.len()) as u64;
         if count > 0 {
             telemetry::processed(&binding, &at.topic, at.partition, count);
         }
@@ -294,6 +314,7 @@ impl Consumer {
                 all.for_each(|settled| settled.appends.clear());
             }
             partition.pending.append(&mut taken);
+            partition.handled.extend(part.handled);
             for (offset, settled) in leaving {
                 if let Some(park) = &mut partition.park {
                     park.leave(offset, settled);

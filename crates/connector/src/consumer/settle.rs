@@ -12,7 +12,7 @@ use crate::decide::{RecordDecision, RecordFacts, route};
 use crate::handler::HandlerFailure;
 use crate::hop::{self, RetryHistory};
 use crate::ladder::Rung;
-use crate::lanes::{LaneKey, Work};
+use crate::lanes::{LaneKey, LaneRecord, Work};
 use crate::options::{BatchFailureStrategy, ListenerType};
 use crate::planted_bugs::{PlantedBug, is};
 use crate::{span, telemetry};
@@ -307,7 +307,7 @@ impl Consumer {
         if let Some(kept) = self.hand_to_dlt(&at, work, Reason::Manual, failure)
             && let Some(partition) = self.partitions.get_mut(&at)
         {
-            partition.put_back(&lane, vec![kept]);
+            partition.put_back(&lane, vec![LaneRecord::Known(kept)]);
         }
         self.make_ready(&at, &lane);
         self.want_commit(&at);

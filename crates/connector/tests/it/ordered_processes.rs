@@ -282,7 +282,8 @@ mod needs_kafka {
             options.concurrency_mode = ConcurrencyMode::Unordered;
             options.max_ahead = 3_000_000;
             options.max_poll_records = 5_000;
-            options.max_in_flight = 150_000;
+            // A partition that was held back goes on at half of eight times this, and a million records wait.
+            options.max_in_flight = 300_000;
             // Every second one waits for its second attempt, longer than the test takes.
             options.retry.tier0.max_attempts = 2;
             options.retry.tier0.initial_backoff = Duration::from_secs(3_600);

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_connector::parked::{ParkedIn, ParkedRates, ParkedStore};
-use tidegate_connector::{Binding, ConcurrencyMode, Connector, ContainerState, OrderingMode};
+use tidegate_connector::{
+    AckMode, Binding, ConcurrencyMode, Connector, ContainerState, OrderingMode,
+};
 use tidegate_core::{EventId, HealthStatus};
 use tidegate_log::{Append, Record, TopicPartition};
 
-use crate::scene::{Scene, Script, on_model, text, transient};
+use crate::scene::{Scene, Script, on_model, permanent, text, transient};
 
 async fn send(scene: &Scene, topic: &tidegate_core::Topic, values: &[&str]) {
     let appends = values.iter().map(|value| {
@@ -17,6 +19,39 @@ async fn send(scene: &Scene, topic: &tidegate_core::Topic, values: &[&str]) {
         Append::new(topic.clone(), record).partition(0)
     });
     scene.log.append(appends.collect()).await.unwrap();
+}
+
+#[test]
+fn c33_a_dead_letter_holds_its_key_up_for_its_commit_alone() {
+    on_model(|scene: Scene| async move {
+        let topic = scene.topic("orders", 1).await;
+        let mut options = scene.options(&topic);
+        options.ordering = OrderingMode::KeyOrdered;
+        options.concurrency_mode = ConcurrencyMode::Key;
+        // The batch is not over before `b1` is, and its offsets wait for a second of company.
+        options.ack_mode = AckMode::Manual;
+        let script = Script::new(&scene);
+        let clock = Arc::clone(&scene.env.clock);
+        let handler = script.handler(move |record| {
+            let clock = Arc::clone(&clock);
+            async move {
+                match text(record.value()).starts_with('a') {
+                    true => return permanent("business.rule"),
+                    false => clock.sleep(Duration::from_secs(60)).await,
+                }
+                Ok(())
+            }
+        });
+        send(&scene, &topic, &["b1", "a1", "a2", "a3", "a4"]).await;
+        let connector = scene.start_with_store(options.clone(), handler).await;
+        scene.until("it works", || script.count("b1") == 1).await;
+        let began = scene.env.clock.elapsed();
+        scene.until_letters(&options, 4).await;
+        let took = scene.env.clock.elapsed() - began;
+        assert!(took < Duration::from_millis(500), "{took:?}");
+        scene.until_committed(&options.group, &topic, 5).await;
+        connector.stop("orders").await.unwrap();
+    });
 }
 
 #[test]

@@ -62,6 +62,26 @@ impl Account {
         ]
     }
 
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut lost = self.lost.clone();
+        for (reason, count) in other.lost.reasons() {
+            *lost.0.entry(reason.to_owned()).or_default() += count;
+        }
+        Self {
+            accepted: self.accepted + other.accepted,
+            queued: self.queued + other.queued,
+            in_flight: self.in_flight + other.in_flight,
+            retrying: self.retrying + other.retrying,
+            parked: self.parked + other.parked,
+            spilled: self.spilled + other.spilled,
+            dead_lettered: self.dead_lettered + other.dead_lettered,
+            delivered: self.delivered + other.delivered,
+            lost,
+        }
+    }
+
     /// Whether `accepted` equals the sum of all places, and none of them is negative.
     #[must_use]
     pub fn is_balanced(&self) -> bool {

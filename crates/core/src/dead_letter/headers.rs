@@ -10,6 +10,8 @@ use crate::{Code, EventId, GroupName, Offset, Partition, TierIndex, Topic};
 
 /// The names of the headers, which users' tools depend on.
 pub mod name {
+    use crate::EventId;
+
     /// The id of the event.
     pub const EVENT_ID: &str = "x-tidegate-event-id";
     /// The topic in which the record first lay.
@@ -47,6 +49,9 @@ pub mod name {
     pub const COPY_OF: &str = "x-tidegate-copy-of";
     /// The topic in whose books a dead letter is, where its group reads several.
     pub const INPUT: &str = "x-tidegate-input";
+    /// Another event that a dead letter stands for, and the topic in whose books it is: `<id> <topic>`. It may come
+    /// several times.
+    pub const STANDS_FOR: &str = "x-tidegate-stands-for";
     /// The binding for which a record was replayed.
     pub const REPLAY_FOR: &str = "x-tidegate-replay-for";
     /// The binding that a handler is called for.
@@ -77,7 +82,7 @@ pub mod name {
 
     /// The headers with a fixed name: those of a dead letter in the order in which they are written, then
     /// those of tiers and handlers, which no dead letter keeps.
-    pub const ALL: [&str; 27] = [
+    pub const ALL: [&str; 28] = [
         EVENT_ID,
         ORIGINAL_TOPIC,
         ORIGINAL_PARTITION,
@@ -98,6 +103,7 @@ pub mod name {
         OPERATOR_NAME,
         FAILURE_KIND,
         INPUT,
+        STANDS_FOR,
         RETRY_ATTEMPT,
         RETRY_TIMESTAMP,
         REPLAY_FOR,
@@ -106,6 +112,26 @@ pub mod name {
         CONSUMER_INSTANCE,
         COPY_OF,
     ];
+
+    /// The value of [`STANDS_FOR`] for an event of a topic.
+    #[must_use]
+    pub fn stands_for(id: EventId, topic: &str) -> String {
+        format!("{id} {topic}")
+    }
+
+    /// The event and the topic that a value of [`STANDS_FOR`] names.
+    ///
+    /// ```
+    /// use tidegate_core::{EventId, dead_letter::name};
+    /// let id = EventId::from_u128(7);
+    /// let value = name::stands_for(id, "orders");
+    /// assert_eq!(name::read_stands_for(value.as_bytes()), Some((id, "orders")));
+    /// ```
+    #[must_use]
+    pub fn read_stands_for(value: &[u8]) -> Option<(EventId, &str)> {
+        let (id, topic) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        Some((id.parse().ok()?, topic))
+    }
 
     /// Whether a header is one of ours, so that a later hop writes it anew or leaves it out.
     ///

@@ -20,21 +20,21 @@ use super::spawn::panic_message;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[must_use = "a future does nothing by itself"]
-pub struct CatchPanic<'a, T>(pub Pin<Box<dyn Future<Output = T> + Send + 'a>>);
+pub struct CatchPanic<F>(pub F);
 
-impl<T> Future for CatchPanic<'_, T> {
-    type Output = Result<T, String>;
+impl<F: Future + Unpin> Future for CatchPanic<F> {
+    type Output = Result<F::Output, String>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let running = &mut self.0;
-        match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context))) {
+        match catch_unwind(AssertUnwindSafe(|| Pin::new(running).poll(context))) {
             Ok(polled) => polled.map(Ok),
             Err(payload) => Poll::Ready(Err(panic_message(payload.as_ref()))),
         }
     }
 }
 
-impl<T> fmt::Debug for CatchPanic<'_, T> {
+impl<F> fmt::Debug for CatchPanic<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CatchPanic")
     }

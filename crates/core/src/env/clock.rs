@@ -1,8 +1,9 @@
 //! Where the time comes from.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A pause on a [`Clock`].
@@ -27,11 +28,17 @@ pub trait Clock: Send + Sync + fmt::Debug {
 impl dyn Clock + '_ {
     /// The outcome of `work`, or none when `limit` passes first; the work is then dropped.
     pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            outcome = work => Some(outcome),
-            () = self.sleep(limit) => None,
-        }
+        let mut work = pin!(work);
+        // A timer costs more than most work that has its outcome at once.
+        let mut sleep: Option<Sleep> = None;
+        poll_fn(|context| {
+            if let Poll::Ready(outcome) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(outcome));
+            }
+            let sleep = sleep.get_or_insert_with(|| self.sleep(limit));
+            sleep.as_mut().poll(context).map(|()| None)
+        })
+        .await
     }
 
     /// The wall time in milliseconds since 1970, as it stands in headers and ids. A clock set

@@ -73,7 +73,7 @@ async fn store_group<C: EventLogStatements>(
         .map(|row| (row.incoming.event.key.as_str(), row.id))
         .collect();
 
-    let mut outcomes = Vec::with_capacity(events.len());
+    let (mut outcomes, mut aliases) = (Vec::with_capacity(events.len()), Vec::new());
     let mut counted: BTreeMap<Option<&str>, Vec<EventId>> = BTreeMap::new();
     for (incoming, verdict) in events.iter().zip(&verdicts) {
         let event = &incoming.event;
@@ -104,16 +104,21 @@ async fn store_group<C: EventLogStatements>(
             PostVerdict::Conflict => (PostOutcome::Conflict, None),
         };
         if let Some((id, is_repeat)) = alias {
-            let sql = "INSERT INTO tidegate_eventlog_alias (event_id, event, logger, is_repeat)
-                VALUES ($1, $2, $3, $4) ON CONFLICT (event_id, event, logger) DO NOTHING";
-            let logger = number(incoming).unwrap_or(NO_LOGGER);
-            let added = db.execute(sql, &[&event.event_id, &id, &logger, &is_repeat]);
-            if added.await? > 0 && is_repeat {
-                let logger = incoming.logger.as_deref();
-                counted.entry(logger).or_default().push(event.event_id);
-            }
+            aliases.push((event.event_id, id, number(incoming), is_repeat, incoming));
         }
         outcomes.push(outcome);
+    }
+    // In one order, as the rows.
+    aliases.sort_by_key(|(event_id, id, logger, ..)| (*event_id, *id, *logger));
+    for (event_id, id, logger, is_repeat, incoming) in aliases {
+        let sql = "INSERT INTO tidegate_eventlog_alias (event_id, event, logger, is_repeat)
+            VALUES ($1, $2, $3, $4) ON CONFLICT (event_id, event, logger) DO NOTHING";
+        let logger = logger.unwrap_or(NO_LOGGER);
+        let added = db.execute(sql, &[&event_id, &id, &logger, &is_repeat]);
+        if added.await? > 0 && is_repeat {
+            let logger = incoming.logger.as_deref();
+            counted.entry(logger).or_default().push(event_id);
+        }
     }
     for (logger, ids) in counted {
         let moved = postings(ids, None, Some(Place::Delivered));

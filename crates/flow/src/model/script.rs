@@ -71,8 +71,20 @@ impl fmt::Debug for ModelScript {
 }
 
 impl ModelScript {
+    /// Whether something fails so many times and then not any more.
+    #[must_use]
+    pub fn heals(&self) -> bool {
+        let answers = self.lookups.values().flat_map(BTreeMap::values);
+        let failures = answers.filter_map(|answer| answer.failure.as_ref());
+        let mut failures = failures.chain(self.sinks.values());
+        failures.any(|failure| failure.times.is_some())
+    }
+
     /// One attempt at a lookup.
-    pub(super) fn ask(
+    ///
+    /// # Errors
+    /// The script says so.
+    pub fn ask(
         &mut self,
         lookup: &str,
         key: &str,

@@ -29,8 +29,15 @@ pub async fn copies_of(
     };
     let is_copy = |stored: &StoredRecord| {
         let headers = &stored.record.headers;
+        let mut others = headers.iter().filter(|(of, _)| *of == name::STANDS_FOR);
+        let mut stands_for = || {
+            others.any(|(_, value)| {
+                let named = value.and_then(name::read_stands_for);
+                named.is_some_and(|(other, _)| other == id)
+            })
+        };
         headers.get(name::GROUP) == Some(group.as_str().as_bytes())
-            && headers.event_id() == Some(id)
+            && (headers.event_id() == Some(id) || stands_for())
     };
     let mut found = Vec::new();
     for partition in described.partitions {

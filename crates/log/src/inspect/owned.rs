@@ -295,10 +295,26 @@ impl OwnedGroup {
                 if self.owns(stored) {
                     audit.found(id, Place::DeadLettered);
                 }
+                for id in self.also_in(stored) {
+                    audit.found(id, Place::DeadLettered);
+                }
             })
             .await?;
         }
         Ok(())
+    }
+
+    /// The other events of this group that a dead letter [stands for](name::STANDS_FOR).
+    pub fn also_in(&self, stored: &StoredRecord) -> impl Iterator<Item = EventId> {
+        let headers = &stored.record.headers;
+        let group = headers.get(name::GROUP);
+        let is_ours = group.is_some_and(|group| group == self.group.as_str().as_bytes());
+        let values = headers
+            .iter()
+            .filter(move |(of, _)| is_ours && *of == name::STANDS_FOR);
+        let named = values.filter_map(|(_, value)| name::read_stands_for(value?));
+        let own = named.filter(|(_, topic)| *topic == self.topic.as_str());
+        own.map(|(id, _)| id)
     }
 
     /// Whether a record of a tier or a dead letter is of this group. Others share the topics.
@@ -364,10 +380,11 @@ impl OwnedAudit {
             self.letters_removed && found.place == Place::DeadLettered && found.count > 0
         };
         let doubtful = found.iter().filter(|found| is_doubtful(found));
-        let doubtful = doubtful.map(|found| found.count.unsigned_abs()).sum();
+        let doubtful: u64 = doubtful.map(|found| found.count.unsigned_abs()).sum();
         found.retain(|found| !is_doubtful(found));
+        let unread = pair_unread(&mut found);
         found.extend(self.missing.iter().cloned());
-        (found, doubtful)
+        (found, doubtful + unread)
     }
 
     fn found(&mut self, id: EventId, place: Place) {
@@ -424,6 +441,36 @@ fn is_counted(place: &Place) -> bool {
         Place::Queued | Place::Retrying | Place::Parked | Place::DeadLettered => true,
         Place::InFlight | Place::Spilled | Place::Delivered | Place::Lost(_) => false,
     }
+}
+
+/// Takes records out that the log removed unread, and says how many they are. They were accepted under their minutes
+/// and lost under their offsets, of which there may be more than records: nobody knows their ids any more.
+fn pair_unread(found: &mut Vec<Discrepancy>) -> u64 {
+    let is_lost = |one: &Discrepancy| {
+        let is_range = matches!(one.bucket, Bucket::Offsets { .. });
+        is_range && one.place == Place::Queued && one.count < 0
+    };
+    let lost = found.iter().filter(|one| is_lost(one));
+    let lost: u64 = lost.map(|one| one.count.unsigned_abs()).sum();
+    let mut left = i64::try_from(lost).unwrap_or(i64::MAX);
+    let mut paired = 0;
+    found.retain_mut(|one| {
+        let count = if one.place == Place::Queued {
+            one.count.clamp(0, left)
+        } else {
+            0
+        };
+        if count == 0 {
+            return !is_lost(one);
+        }
+        left -= count;
+        paired += count.unsigned_abs();
+        one.count -= count;
+        // The sum is that of several events by now.
+        one.id = None;
+        one.count > 0
+    });
+    paired
 }
 
 /// The books of all groups of a component: those of the first one, with the postings of the others.

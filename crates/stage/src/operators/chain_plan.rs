@@ -48,13 +48,6 @@ impl ChainPlan {
         })
     }
 
-    /// The step whose main table this is.
-    pub(super) fn step_of(&self, table: TableId) -> Option<usize> {
-        let steps = 0..self.process.steps.len();
-        let mut with_state = steps.filter(|at| self.process.steps[*at].state.is_some());
-        with_state.find(|at| self.step_tables(*at).main == table)
-    }
-
     /// The fields of the key that a record of a stream has at a step.
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -122,8 +115,6 @@ impl ChainPlan {
             watermark: i64::MIN,
             numbers: 0,
             inputs: inputs.collect(),
-            first_due: i64::MAX,
-            first_set: i64::MAX,
         }
     }
 }

@@ -18,6 +18,7 @@ use tidegate_flow::value::{FlowValue, JsonRecord};
 
 use super::moving::{Moving, Stepped, ms};
 use super::{Run, damaged};
+use crate::planted_bugs::{PlantedStageBug, is};
 use crate::task_state::TableId;
 use crate::task_state::codec::{Reader, Writer, key_bytes, numbered, split_key};
 use crate::timers::{Timer, TimerKind};
@@ -49,11 +50,13 @@ fn kept_bytes(input: &str, moving: &Moving) -> Vec<u8> {
     writer.0
 }
 
-/// An entry of a hold: its number, how many records it has, and when its time is up.
+/// An entry of a hold.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HoldHead {
     pub(super) entry: u64,
     pub(super) count: u64,
+    /// When its first record came.
+    pub(super) since: i64,
 }
 
 impl HoldHead {
@@ -63,6 +66,7 @@ impl HoldHead {
             Some(Self {
                 entry: reader.number()?,
                 count: reader.number()?,
+                since: reader.signed()?,
             })
         };
         read().ok_or_else(|| damaged(table))
@@ -105,18 +109,13 @@ fn pair(step: &StepPlan, key: (&[String], &str), sides: [Option<&Moving>; 2]) ->
 }
 
 impl Run<'_> {
-    /// Keeps a record under its key and a new number until its timer is due.
-    fn keep(&mut self, table: TableId, key: &str, due: i64, input: &str, moving: &Moving) -> u64 {
+    /// Keeps a record of a step under its key and a new number until its timer is due.
+    fn keep(&mut self, at: usize, key: &str, due: i64, input: &str, moving: &Moving) -> u64 {
+        let table = self.fixed.step_tables(at).main;
         let entry = self.next_number();
         let row = numbered(key_bytes(key), entry);
+        self.set_timer(at, TimerKind::Due, due, &row);
         self.journal.put(table, &row, kept_bytes(input, moving));
-        let timer = Timer {
-            kind: TimerKind::Due,
-            table,
-            entry,
-            row,
-        };
-        self.set_timer(due, &timer);
         entry
     }
 
@@ -130,7 +129,7 @@ impl Run<'_> {
         let key = key_of(&moving.record, on);
         if step.inputs.first().is_some_and(|first| first == stream) {
             let due = moving.time.saturating_add(ms(*timeout_ms));
-            self.keep(table, &key, due, stream, &moving);
+            self.keep(at, &key, due, stream, &moving);
             self.results.settle(&moving.events, &Place::Parked);
             self.results.wait(&moving.events, 1);
             return Ok(());
@@ -178,7 +177,7 @@ impl Run<'_> {
         }
         // A partner at exactly the distance still counts, so the timer fires after it.
         let due = moving.time.saturating_add(within).saturating_add(1);
-        let entry = self.keep(tables.main, &key, due, stream, &moving);
+        let entry = self.keep(at, &key, due, stream, &moving);
         if !others.is_empty() && may_be_alone(*join, is_left) {
             let row = numbered(key_bytes(&key), entry);
             self.journal.put(tables.elements, &row, Vec::new());
@@ -216,14 +215,19 @@ impl Run<'_> {
             Some(bytes) => HoldHead::read(tables.main, &bytes)?,
             None => {
                 let entry = self.next_number();
-                let timer = Timer {
-                    kind: TimerKind::Due,
-                    table: tables.main,
+                let since = moving.time;
+                self.set_timer(
+                    at,
+                    TimerKind::Due,
+                    since.saturating_add(ms(*timeout_ms)),
+                    &row,
+                );
+                let count = 0;
+                HoldHead {
                     entry,
-                    row: row.clone(),
-                };
-                self.set_timer(moving.time.saturating_add(ms(*timeout_ms)), &timer);
-                HoldHead { entry, count: 0 }
+                    count,
+                    since,
+                }
             }
         };
         head.count += 1;
@@ -233,6 +237,7 @@ impl Run<'_> {
             .put(tables.elements, &element, kept_bytes(stream, &moving));
         let mut writer = Writer::default();
         writer.number(head.entry).number(head.count);
+        writer.signed(head.since);
         self.journal.put(tables.main, &row, writer.0);
         let mut sources = fixed.process.sources.iter();
         let source = sources.find(|source| source.alias == stream);
@@ -309,8 +314,8 @@ impl Run<'_> {
     }
 
     /// A timer fires: its entry leaves, goes on or is forgotten.
-    pub(super) fn fired(&mut self, at: usize, due: i64, timer: &Timer) -> Stepped {
-        let fixed = self.fixed;
+    pub(super) fn fired(&mut self, due: i64, timer: &Timer) -> Stepped {
+        let (fixed, at) = (self.fixed, timer.step);
         let step = &fixed.process.steps[at];
         let tables = fixed.step_tables(at);
         match &step.operator {
@@ -323,13 +328,18 @@ impl Run<'_> {
                 timeout_ms,
                 on_timeout,
             } => {
-                let Some(bytes) = self.journal.take(tables.main, &timer.row) else {
+                let found = match is(PlantedStageBug::TimerFiredTwice) {
+                    true => self.journal.get(tables.main, &timer.row),
+                    false => self.journal.take(tables.main, &timer.row),
+                };
+                let Some(bytes) = found else {
                     return Ok(());
                 };
                 let first = Kept::read(tables.main, timer.row.clone(), &bytes)?;
                 let moving = &first.moving;
                 self.results.wait(&moving.events, -1);
                 self.taken_out();
+                self.may_leave(moving)?;
                 let mut record = key_record(&moving.record, on);
                 record.set_raw(&first.input, moving.record.to_string());
                 record.set_raw("reason", "\"timeout\"");
@@ -352,6 +362,7 @@ impl Run<'_> {
                 self.release(tables.main, tables.elements, &timer.row, head);
                 self.results.wait(&whole.events, -1);
                 self.taken_out();
+                self.may_leave(&whole)?;
                 whole.record.set_raw("reason", "\"timeout\"");
                 match on_timeout {
                     Some(leave) => self.time_out(leave, "hold", &whole),
@@ -376,6 +387,7 @@ impl Run<'_> {
                 let (text, _) = split_key(&timer.row).ok_or_else(|| damaged(tables.main))?;
                 let mut lone = pair(step, (on, &text), sides);
                 lone.events.clear();
+                self.may_leave(&lone)?;
                 self.flow(&step.output, at + 1, lone)
             }
             _ => Ok(()),

@@ -24,7 +24,7 @@ use super::{CHAIN, ChainPlan, StateTables, damaged};
 use crate::task_state::codec::{
     Reader, Writer, key_bytes, numbered, push_map_key, read_map_key, split_key,
 };
-use crate::task_state::journal::{StateJournal, rows, rows_from};
+use crate::task_state::journal::{StateJournal, rows, rows_behind};
 use crate::task_state::{TableId, TaskState};
 
 type Value = FlowValue<'static>;
@@ -476,17 +476,17 @@ pub(super) fn remove_garbage(state: &mut dyn TaskState, limit: usize) -> usize {
     limit - left
 }
 
-/// Removes the values of a state that have expired, looking at so many rows from a key on.
+/// Removes the values of a state that have expired, looking at so many rows behind a key.
 ///
-/// The answer is the key to go on at; none at the end of the table.
+/// The answer is the key to go on behind; none at the end of the table.
 pub(super) fn remove_expired(
     state: &mut dyn TaskState,
     (plan, tables): (&StatePlan, StateTables),
-    from: &[u8],
+    behind: Option<&[u8]>,
     time: i64,
     limit: usize,
 ) -> Result<Option<Vec<u8>>, Failure> {
-    let found = rows_from(state, tables.main, from, None, limit);
+    let found = rows_behind(state, tables.main, behind, limit);
     for (row, bytes) in &found {
         let head = Head::read(tables.main, bytes)?;
         if head.is_expired(plan, time) {
@@ -499,10 +499,7 @@ pub(super) fn remove_expired(
     }
     let is_full = found.len() == limit;
     let next = found.into_iter().next_back().filter(|_| is_full);
-    Ok(next.map(|(mut row, _)| {
-        row.push(0);
-        row
-    }))
+    Ok(next.map(|(row, _)| row))
 }
 
 /// The live values of a state by key.
@@ -512,7 +509,7 @@ pub(super) fn shown(
     time: i64,
 ) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
-    for (row, bytes) in rows_from(state, tables.main, &[], None, usize::MAX) {
+    for (row, bytes) in rows_behind(state, tables.main, None, usize::MAX) {
         let Ok(head) = Head::read(tables.main, &bytes) else {
             continue;
         };

@@ -27,10 +27,6 @@ pub(super) struct Progress {
     /// The last number that was given to an entry or a timer.
     pub(super) numbers: u64,
     pub(super) inputs: Vec<InputActivity>,
-    /// No timer is due before this; it is read from the timers.
-    pub(super) first_due: i64,
-    /// When the first of the timers is due that were set since somebody looked.
-    pub(super) first_set: i64,
 }
 
 impl Progress {

@@ -347,8 +347,12 @@ impl Run<'_> {
             .events
             .first()
             .map_or(0, |event| usize::from(event.input));
+        let others = came.events.iter().skip(1);
         let output = StageOutput {
             dead_letter_of: Some(input),
+            stands_for: others
+                .map(|event| (usize::from(event.input), event.id))
+                .collect(),
             ..self.output(stream, key, id, value)
         };
         self.results.outputs.push((false, output));
@@ -364,6 +368,7 @@ impl Run<'_> {
             id,
             timestamp_ms: u64::try_from(self.now).unwrap_or(0),
             dead_letter_of: None,
+            stands_for: Vec::new(),
         }
     }
 

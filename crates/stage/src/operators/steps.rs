@@ -17,8 +17,9 @@ use super::host::ChainHost;
 use super::keyed_state::StateWork;
 use super::moving::{Moving, Stepped, ms};
 use super::{Run, damaged};
+use crate::state::backend::text_hash;
 use crate::task_state::codec::{Reader, Writer, from_ordered, key_bytes, ordered};
-use crate::timers::{self, Timer, TimerKind};
+use crate::timers::{Timer, TimerKind};
 
 impl Run<'_> {
     /// Does the work of a step without memory; a failure keeps the record as it came.
@@ -267,33 +268,28 @@ impl Run<'_> {
         }
         self.journal.put(table, &row, ordered(newest).to_vec());
         let kept = window.saturating_mul(2);
-        let timer = Timer {
-            kind: TimerKind::Forget,
-            table,
-            entry: 0,
-            row,
-        };
-        self.set_timer(newest.saturating_add(kept), &timer);
+        let due = newest.saturating_add(kept);
+        self.set_timer(at, TimerKind::Forget, due, &row);
         Ok(false)
     }
 
     /// Forgets a key, unless it was seen again.
     pub(super) fn forget(&mut self, timer: &Timer, due: i64, window: i64) -> Result<(), Failure> {
-        let Some(bytes) = self.journal.get(timer.table, &timer.row) else {
+        let table = self.fixed.step_tables(timer.step).main;
+        let Some(bytes) = self.journal.get(table, &timer.row) else {
             return Ok(());
         };
-        let seen = from_ordered(&bytes).ok_or_else(|| damaged(timer.table))?;
+        let seen = from_ordered(&bytes).ok_or_else(|| damaged(table))?;
         if seen.saturating_add(window.saturating_mul(2)) <= due {
-            self.journal.take(timer.table, &timer.row);
+            self.journal.take(table, &timer.row);
         }
         Ok(())
     }
 
-    pub(super) fn set_timer(&mut self, due: i64, timer: &Timer) {
-        let number = self.next_number();
-        self.progress.first_due = self.progress.first_due.min(due);
-        self.progress.first_set = self.progress.first_set.min(due);
-        timers::set(&mut self.journal, due, number, timer);
+    /// Sets a timer for the entry under a row of a step.
+    pub(super) fn set_timer(&mut self, at: usize, kind: TimerKind, due: i64, row: &[u8]) {
+        let table = self.fixed.step_tables(at).main;
+        self.timers.set(at, kind, due, text_hash(table, row));
     }
 
     pub(super) fn next_number(&mut self) -> u64 {

@@ -32,6 +32,8 @@ struct OpenWindow {
     entry: u64,
     start: i64,
     end: i64,
+    /// Whether it gave a result for this end.
+    has_fired: bool,
     /// The next revision; zero before the window fired.
     revision: u64,
     /// Records that it has seen.
@@ -162,6 +164,7 @@ impl OpenWindow {
     fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.number(self.entry).signed(self.end);
+        writer.byte(u8::from(self.has_fired));
         writer.number(self.revision).number(self.count);
         writer.number(self.aggregates.len() as u64);
         for aggregate in &self.aggregates {
@@ -180,6 +183,7 @@ impl OpenWindow {
             let mut reader = Reader(bytes);
             let start = from_ordered(row.get(row.len().checked_sub(8)?..)?)?;
             let (entry, end) = (reader.number()?, reader.signed()?);
+            let has_fired = reader.byte()? == 1;
             let (revision, count) = (reader.number()?, reader.number()?);
             let mut aggregates = Vec::new();
             for _ in 0..reader.number()? {
@@ -193,6 +197,7 @@ impl OpenWindow {
                 entry,
                 start,
                 end,
+                has_fired,
                 revision,
                 count,
                 aggregates,
@@ -297,6 +302,7 @@ impl Run<'_> {
                 entry: new,
                 start,
                 end,
+                has_fired: false,
                 revision: 0,
                 count: 0,
                 aggregates: vec![Accumulator::default(); aggregates.len()],
@@ -324,19 +330,12 @@ impl Run<'_> {
             self.journal.put(tables.main, &row, window.to_bytes());
             let (entry, end) = (window.entry, window.end);
             let has_fired = end <= progress;
-            // At one due time the result comes first: timers fire in the order of their making.
             for (kind, due) in [
                 (TimerKind::Due, end),
                 (TimerKind::Gone, end.saturating_add(lateness)),
             ] {
                 if entry == new && (kind == TimerKind::Gone || !has_fired) {
-                    let timer = Timer {
-                        kind,
-                        table: tables.main,
-                        entry,
-                        row: row.clone(),
-                    };
-                    self.set_timer(due, &timer);
+                    self.set_timer(at, kind, due, &row);
                 }
             }
             if has_fired {
@@ -451,6 +450,7 @@ impl Run<'_> {
         };
         let revision = window.revision.to_string();
         window.revision += 1;
+        window.has_fired = true;
         self.journal.put(tables.main, row, window.to_bytes());
         self.taken_out();
         let mut collected: Vec<Vec<Value>> = vec![Vec::new(); aggregates.len()];
@@ -486,6 +486,7 @@ impl Run<'_> {
             moving.record.set_raw(name, text);
         }
         moving.record.set_raw("revision", revision);
+        self.may_leave(&moving)?;
         let results = match using {
             Some(using) => self.transform(using, &moving)?,
             None => vec![moving],

@@ -98,18 +98,6 @@ pub(crate) fn key_number(rest: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(rest.try_into().ok()?))
 }
 
-/// The first key behind all that begin with these bytes; none where there is no such key.
-pub(crate) fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < 0xff {
-            end.push(last + 1);
-            return Some(end);
-        }
-    }
-    None
-}
-
 /// A signed number whose bytes have its order.
 pub(crate) const fn ordered(number: i64) -> [u8; 8] {
     (number.cast_unsigned() ^ (1 << 63)).to_be_bytes()
@@ -340,12 +328,10 @@ mod tests {
                 keys.iter()
                     .all(|other| other == key || !other.starts_with(key))
             );
-            assert!(behind(key).unwrap() > numbered);
         }
         assert!(keys.is_sorted());
         assert!([i64::MIN, -5, 0, 5, i64::MAX].map(ordered).is_sorted());
         assert_eq!(from_ordered(&ordered(-5)), Some(-5));
-        assert_eq!(behind(&[0xff, 0xff]), None);
     }
 
     #[test]

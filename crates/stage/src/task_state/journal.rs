@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::codec::behind;
 use super::{TableId, TaskState};
 
 /// The state of a task during one record or timer. Writes since a mark can be taken back.
@@ -52,13 +51,8 @@ impl<'s> StateJournal<'s> {
     }
 
     /// The rows whose keys begin with these bytes, in order; at most so many.
-    pub(crate) fn rows(
-        &self,
-        table: TableId,
-        prefix: &[u8],
-        limit: usize,
-    ) -> Vec<(Vec<u8>, Bytes)> {
-        rows(self.state, table, prefix, limit)
+    pub(crate) fn rows(&self, table: TableId, start: &[u8], limit: usize) -> Vec<(Vec<u8>, Bytes)> {
+        rows(self.state, table, start, limit)
     }
 
     /// A place to which [`undo_to`](Self::undo_to) goes back.
@@ -83,31 +77,48 @@ impl<'s> StateJournal<'s> {
 pub(crate) fn rows(
     state: &dyn TaskState,
     table: TableId,
-    prefix: &[u8],
+    start: &[u8],
     limit: usize,
 ) -> Vec<(Vec<u8>, Bytes)> {
-    rows_from(state, table, prefix, behind(prefix).as_deref(), limit)
+    let mut found = FoundRows::new(limit);
+    if limit > 0 {
+        state.rows(table, start, &mut |key, value| found.take(key, value));
+    }
+    found.rows
 }
 
-/// The rows from a key on and before another one, in order; at most so many.
-pub(crate) fn rows_from(
+/// The rows of a table behind a key, or all, in order; at most so many.
+pub(crate) fn rows_behind(
     state: &dyn TaskState,
     table: TableId,
-    from: &[u8],
-    to: Option<&[u8]>,
+    key: Option<&[u8]>,
     limit: usize,
 ) -> Vec<(Vec<u8>, Bytes)> {
-    let mut found = Vec::new();
-    if limit == 0 {
-        return found;
+    let mut found = FoundRows::new(limit);
+    if limit > 0 {
+        state.rows_behind(table, key, &mut |key, value| found.take(key, value));
     }
-    state.scan(table, from, to, &mut |key, value| {
-        found.push((key.to_vec(), Bytes::copy_from_slice(value)));
-        if found.len() == limit {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
+    found.rows
+}
+
+struct FoundRows {
+    rows: Vec<(Vec<u8>, Bytes)>,
+    limit: usize,
+}
+
+impl FoundRows {
+    fn new(limit: usize) -> Self {
+        Self {
+            rows: Vec::new(),
+            limit,
         }
-    });
-    found
+    }
+
+    fn take(&mut self, key: &[u8], value: &Bytes) -> ControlFlow<()> {
+        self.rows.push((key.to_vec(), value.clone()));
+        match self.rows.len() == self.limit {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
 }

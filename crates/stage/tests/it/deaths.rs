@@ -11,7 +11,7 @@ use tidegate_flow::plan::FlowPlan;
 use tidegate_log::{Append, EmbeddedConfig, EmbeddedLog, Log, LogError, Record, TopicConfig};
 use tidegate_sim::{LogKill, NodeLog, Sim, SimLog, is_long};
 use tidegate_stage::operators::RegisteredFunctions;
-use tidegate_stage::{Stage, StageBooks};
+use tidegate_stage::{Stage, StageBooks, StageOptions};
 
 use crate::simulation::{Expected, FLOWS, Played, START_MS, input, options};
 
@@ -75,6 +75,10 @@ impl Scenario {
     pub(crate) fn stage(&self, log: Arc<dyn Log>, env: &Env) -> Stage {
         let mut options = options(&self.process);
         options.parallelism = Some(1);
+        self.stage_with(options, log, env)
+    }
+
+    pub(crate) fn stage_with(&self, options: StageOptions, log: Arc<dyn Log>, env: &Env) -> Stage {
         let functions = Arc::new(RegisteredFunctions::default());
         Stage::new(Arc::clone(&self.plan), options, functions, log, env).unwrap()
     }

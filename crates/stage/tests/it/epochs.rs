@@ -98,7 +98,7 @@ impl Running {
         ids.collect()
     }
 
-    async fn is_clean(&self) {
+    pub(crate) async fn is_clean(&self) {
         for one in self.books.audit().await.unwrap() {
             assert_eq!(one.verdict(), AuditVerdict::Clean, "{one:#?}");
         }
@@ -218,6 +218,33 @@ fn r26_timers_that_make_too_much_at_once_fire_in_several_epochs() {
         let running = Running::new(&plan(&flow), options("p"), &log, &env);
         running.run(Duration::from_secs(60)).await;
         assert_eq!(running.ids("orphans").await.len(), 60);
+        assert_eq!(running.stage.status().starts, 1);
+        running.is_clean().await;
+    });
+}
+
+/// R26: what one timer makes is larger than a commit, and so is its dead letter. The others fire.
+#[test]
+fn r26_a_timer_whose_output_the_log_refuses_is_a_dead_letter() {
+    on_node(1, |log, env| async move {
+        payments(&log).await;
+        let flow = WAITS.replace("timeout 1 hour", "timeout 20 seconds");
+        for number in 0..12 {
+            let size = if number == 5 { 12_000 } else { 10 };
+            order(&log, number, size).await;
+        }
+        let running = Running::new(&plan(&flow), options("p"), &log, &env);
+        let limiting = async {
+            // They wait; from now on the log takes less.
+            env.clock.sleep(Duration::from_secs(10)).await;
+            log.set_max_commit(10_000);
+        };
+        tokio::join!(running.run(Duration::from_secs(60)), limiting);
+        assert_eq!(running.ids("orphans").await.len(), 11);
+        assert_eq!(running.ids("p_dlq").await, [id_of(5)]);
+        let letter = &running.read("p_dlq").await[0];
+        let text = String::from_utf8_lossy(letter.record.value.as_ref().unwrap()).into_owned();
+        assert!(text.contains("stage.commit.refused"), "{text}");
         assert_eq!(running.stage.status().starts, 1);
         running.is_clean().await;
     });

@@ -6,7 +6,11 @@
 )]
 
 mod batch;
+#[path = "../../../log/tests/kafka/broker.rs"]
+mod broker;
+mod chaos;
 mod checkpoints;
+mod child;
 mod crash_matrix;
 mod deaths;
 mod epochs;
@@ -15,5 +19,7 @@ mod lifecycle;
 mod machine;
 mod operators;
 mod real;
+mod scenarios;
 mod simulation;
+mod virtual_clock;
 mod wrapped;

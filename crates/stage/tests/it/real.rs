@@ -83,6 +83,7 @@ mod needs_kafka {
     use super::*;
     use tidegate_log::kafka::{KafkaConfig, KafkaLog};
 
+    #[ignore = "needs Kafka"]
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn r02_a_stage_that_is_dropped_on_a_broker_changes_no_result() {
         let env = Env::system();

@@ -223,6 +223,31 @@ impl World {
         .unwrap()
     }
 
+    /// Sends records of a stream, to the log and to the model.
+    fn send(
+        &mut self,
+        (stream, count): (&str, u64),
+        sent: &mut u64,
+        model: &mut FlowModel<'_>,
+        draw: &mut dyn Entropy,
+    ) {
+        for _ in 0..count {
+            let sending = input(stream, *sent, draw);
+            *sent += 1;
+            model.send(sending.clone());
+            let record = Record::new(sending.value.clone())
+                .key(sending.key.clone().unwrap())
+                .event_id(sending.id.unwrap())
+                .timestamp_ms(START_MS);
+            let append = Append::new(Topic::new(sending.stream).unwrap(), record);
+            let log = self.log.clone();
+            self.sim.block_on(&self.broker, async move {
+                // An append that is refused did nothing.
+                while log.append(vec![append.clone()]).await.is_err() {}
+            });
+        }
+    }
+
     /// Ends the faults and waits until everything that was sent is read.
     fn settle(&mut self) {
         self.log.set_rates(LogRates::default());
@@ -313,21 +338,8 @@ pub(crate) fn play(seed: u64) -> u64 {
                     world.log.set_rates(rates);
                     last = stream;
                 }
-                for _ in 0..1 + draw.below(15) {
-                    let sending = input(stream, sent, draw);
-                    sent += 1;
-                    model.send(sending.clone());
-                    let record = Record::new(sending.value.clone())
-                        .key(sending.key.clone().unwrap())
-                        .event_id(sending.id.unwrap())
-                        .timestamp_ms(START_MS);
-                    let append = Append::new(Topic::new(sending.stream).unwrap(), record);
-                    let log = world.log.clone();
-                    world.sim.block_on(&world.broker, async move {
-                        // An append that is refused did nothing.
-                        while log.append(vec![append.clone()]).await.is_err() {}
-                    });
-                }
+                let count = 1 + draw.below(15);
+                world.send((stream, count), &mut sent, &mut model, draw);
             }
             6 => world.sim.crash(&node),
             7 => {
@@ -338,6 +350,10 @@ pub(crate) fn play(seed: u64) -> u64 {
             }
             8 => world.log.rebalance(&options("p").group),
             9 => {
+                // A zombie has something in hand.
+                let count = draw.below(15);
+                world.send((last, count), &mut sent, &mut model, draw);
+                world.sim.run_for(Duration::from_millis(draw.below(60)));
                 let nth = usize::try_from(draw.below(3)).unwrap();
                 world.log.expel(&options("p").group, nth);
             }
@@ -521,6 +537,8 @@ fn planted_bugs_are_caught() {
         PlantedStageBug::StateAheadOfEpoch,
         PlantedStageBug::OffsetsBeforeOutputs,
         PlantedStageBug::SkippedFrame,
+        PlantedStageBug::TimerFiredTwice,
+        PlantedStageBug::Zombie,
     ] {
         assert!(seed_that_catches(bug).is_some(), "{bug:?}");
     }

@@ -40,6 +40,34 @@ fn after_its_close_the_file_alone_is_the_whole_database() {
     });
 }
 
+#[test]
+fn a_check_beside_a_writer_finds_no_fault_with_an_index_of_words_that_was_merged() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        let Store::Sqlite(file) = &store else {
+            panic!("it is one of SQLite's");
+        };
+        let run = |sql: &'static str| {
+            file.write("test", move |connection| {
+                Box::pin(async move { sqlx::raw_sql(sql).execute(connection).await })
+            })
+        };
+        run("CREATE VIRTUAL TABLE words USING fts5(text, content='', contentless_delete=1)")
+            .await
+            .unwrap();
+        for _ in 0..40 {
+            run(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+                INSERT INTO words (text) SELECT hex(randomblob(40)) || ' word' FROM n",
+            )
+            .await
+            .unwrap();
+            assert_eq!(store.check_file().await.unwrap(), Vec::<String>::new());
+        }
+    });
+}
+
 mod needs_postgres {
     use std::time::Duration;
 

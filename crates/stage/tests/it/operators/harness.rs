@@ -14,36 +14,52 @@ use tidegate_flow::plan::{FlowPlan, StateKind};
 use tidegate_log::{Record, StoredRecord};
 use tidegate_stage::chain::{ChainOutput, InputRecord, StageOutput, TaskOperators, TaskTime};
 use tidegate_stage::operators::{ChainOptions, TaskChain};
+use tidegate_stage::state::backend::text_hash;
 use tidegate_stage::task_state::{RowVisit, TableId, TaskState};
 
-/// The tables of a task, in memory.
+/// The tables of a task, in memory: by table, hash of the text, and key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tables(pub(crate) BTreeMap<TableId, BTreeMap<Vec<u8>, Bytes>>);
+pub(crate) struct Tables(BTreeMap<(TableId, u32, Vec<u8>), Bytes>);
+
+fn place(table: TableId, key: &[u8]) -> (TableId, u32, Vec<u8>) {
+    (table, text_hash(table, key), key.to_vec())
+}
 
 impl TaskState for Tables {
     fn get(&self, table: TableId, key: &[u8]) -> Option<Bytes> {
-        self.0.get(&table)?.get(key).cloned()
+        self.0.get(&place(table, key)).cloned()
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: Bytes) {
-        self.0.entry(table).or_default().insert(key.to_vec(), value);
+        self.0.insert(place(table, key), value);
     }
 
     fn delete(&mut self, table: TableId, key: &[u8]) {
-        if let Some(rows) = self.0.get_mut(&table) {
-            rows.remove(key);
-            if rows.is_empty() {
-                self.0.remove(&table);
+        self.0.remove(&place(table, key));
+    }
+
+    fn rows(&self, table: TableId, start: &[u8], visit: &mut RowVisit<'_>) {
+        for ((of, _, key), value) in self.0.range(place(table, start)..) {
+            if *of != table || !key.starts_with(start) || visit(key, value).is_break() {
+                return;
             }
         }
     }
 
-    fn scan(&self, table: TableId, from: &[u8], to: Option<&[u8]>, visit: &mut RowVisit<'_>) {
-        let Some(rows) = self.0.get(&table) else {
-            return;
-        };
-        for (key, value) in rows.range(from.to_vec()..) {
-            if to.is_some_and(|to| key.as_slice() >= to) || visit(key, value).is_break() {
+    fn rows_behind(&self, table: TableId, key: Option<&[u8]>, visit: &mut RowVisit<'_>) {
+        let from = key.map_or((table, 0, Vec::new()), |key| place(table, key));
+        for ((of, _, found), value) in self.0.range(from..) {
+            let is_behind = key.is_none_or(|key| key != found);
+            if *of != table || is_behind && visit(found, value).is_break() {
+                return;
+            }
+        }
+    }
+
+    fn rows_of_hash(&self, table: TableId, hash: u32, visit: &mut RowVisit<'_>) {
+        let all = (table, hash, Vec::new())..;
+        for ((of, one, key), value) in self.0.range(all) {
+            if (*of, *one) != (table, hash) || visit(key, value).is_break() {
                 return;
             }
         }
@@ -53,8 +69,20 @@ impl TaskState for Tables {
 impl Tables {
     /// Rows in all tables but that of the chain itself.
     pub(crate) fn rows(&self) -> usize {
-        let states = self.0.iter().filter(|(table, _)| table.0 > 0);
-        states.map(|(_, rows)| rows.len()).sum()
+        let states = self.0.keys().filter(|(table, ..)| table.0 > 0);
+        states.count()
+    }
+
+    /// Rows of one table.
+    pub(crate) fn rows_in(&self, table: u16) -> usize {
+        self.0.keys().filter(|(of, ..)| of.0 == table).count()
+    }
+
+    /// Rows of states that are not the same in another one.
+    pub(crate) fn differing(&self, other: &Self) -> usize {
+        let rows = self.0.iter().filter(|((table, ..), _)| table.0 > 0);
+        rows.filter(|(key, value)| other.0.get(*key) != Some(*value))
+            .count()
     }
 }
 

@@ -166,13 +166,7 @@ fn r14_expired_values_are_never_read_and_are_removed() {
             assert!(last.contains(r#""m":{"two":1}"#), "{ttl} {by}: {last}");
             assert_eq!(task.values("m").len(), 1, "{ttl} {by}");
             // The rest of `y` goes in the way that is declared, and no other.
-            let rows = |task: &Task| {
-                let table = tidegate_stage::task_state::TableId(2);
-                task.tables
-                    .0
-                    .get(&table)
-                    .map_or(0, std::collections::BTreeMap::len)
-            };
+            let rows = |task: &Task| task.tables.rows_in(2);
             let before = rows(&task);
             task.advance(Duration::from_secs(5));
             let is_background = cleanup == "background";
@@ -266,14 +260,7 @@ fn a_list_or_map_writes_the_element_that_changed() {
     }
     let before = task.tables.clone();
     task.put("a", 99, r#"{"k":"x","v":"v7","w":2}"#);
-    let mut changed = 0;
-    for (table, rows) in task.tables.0.iter().filter(|(table, _)| table.0 > 0) {
-        let old = &before.0[table];
-        changed += rows
-            .iter()
-            .filter(|(key, value)| old.get(*key) != Some(*value))
-            .count();
-    }
+    let changed = task.tables.differing(&before);
     // The entry of the map, the element of the list, and the head of the list.
     assert_eq!(changed, 3);
 }
