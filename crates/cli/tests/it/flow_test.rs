@@ -70,7 +70,7 @@ fn a_test_that_fails_shows_the_difference_and_ends_with_three() {
 fn r25_the_tests_pass_on_the_runtime_whenever_it_dies() {
     let root = env!("CARGO_MANIFEST_DIR");
     // Each of their tests has days and hundreds of calls.
-    let waits = ["auth.", "await.", "order_assembly."];
+    let waits = ["account.", "auth.", "await.", "order_assembly."];
     let is_long = std::env::var_os("TIDEGATE_LONG").is_some();
     let (mut passed, mut deaths) = (0, 0);
     for directory in ["../../examples/flows", "../stage/tests/scenarios"] {

@@ -74,7 +74,7 @@ pub(super) static CHECKPOINT: &[Key] = keys! {
     "bucket": Text => Nothing;
     /// The address of an object store, where it is not that of AWS.
     "endpoint": Text => Nothing;
-    /// Whether every host reaches them. Then a start reads one, and the changelog begins behind the oldest.
+    /// Whether every host reaches them, so that a start may read one.
     "shared": Flag => Value("false");
     /// Whether a snapshot has everything, or what changed.
     "mode": Choice(&["full", "incremental"]) => Value("incremental");
