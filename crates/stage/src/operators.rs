@@ -223,7 +223,7 @@ fn stops(refusal: &StepRefusal) -> Result<(), Failure> {
 }
 
 impl TaskChain {
-    /// A chain of one process of a plan. It must be [reloaded](TaskOperators::reload) before its first record.
+    /// A chain of one process of a plan. It must be [reloaded](crate::chain::TaskOperators::reload) before its first record.
     ///
     /// # Errors
     /// The plan has no such process, or its expressions are not checked.

@@ -286,7 +286,12 @@ pub(super) async fn o06_a_topic_that_the_broker_forbids_holds_up_only_its_rows(b
     .await;
     let (seen, repeated) = backend.first_occurrences().await;
     assert_eq!((seen.len(), repeated), (10, 0), "{seen:?}");
-    assert_eq!(row(&outbox, ids[116]).await.status, OutboxStatus::Pending);
+    // It may be claimed together with the row before it, and is given back with it.
+    let behind = row(&outbox, ids[116]).await.status;
+    assert!(matches!(
+        behind,
+        OutboxStatus::Pending | OutboxStatus::Claimed
+    ));
     let health = component.health().await;
     assert_eq!(health.status, HealthStatus::Degraded);
     assert!(health.message.unwrap().contains(&secret));
