@@ -31,8 +31,9 @@ mod needs_postgres {
         };
         let mut watch = log.store().begin().await.unwrap();
         while !posting.is_finished() {
-            let waiting = "SELECT count(*) FROM pg_stat_activity
-                WHERE $1 = ANY (pg_blocking_pids(pid))";
+            // A transaction sees one and the same list of activities for as long as it lasts; locks are those of now.
+            let waiting = "SELECT count(*) FROM pg_locks
+                WHERE NOT granted AND $1 = ANY (pg_blocking_pids(pid))";
             let waiting = sqlx::query_scalar::<_, i64>(waiting).bind(process);
             if waiting.fetch_one(watch.postgres().unwrap()).await.unwrap() > 0 {
                 break;
