@@ -23,6 +23,7 @@ const WAITING: &[(&str, &str, u32)] = &[
     ("tidegate-outbox", "test/campaign", 4),
     ("tidegate-outbox", "test/it", 6),
     ("tidegate-connector", "test/it", 6),
+    ("tidegate-stage", "test/it", 6),
 ];
 
 /// The surroundings of the tests.
