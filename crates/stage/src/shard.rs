@@ -250,29 +250,58 @@ impl Shard {
 
     /// A failure of a poll that ends the shard; none where polling goes on.
     async fn poll_failure(&self, error: LogError, was_lost: bool) -> Option<Failure> {
-        if let LogError::OutOfRange { at, start, .. } = &error
-            && self.is_behind_its_group(at, *start).await
-        {
+        let lasting = |code, message| {
+            let code = Code::from_static(code);
+            Some(Failure::new(FailureClass::System, code, message))
+        };
+        if let LogError::Closed = &error {
+            if was_lost {
+                let message = "another process with the same instance name took this one's place";
+                return lasting("stage.instance.taken", message.to_owned());
+            }
             let code = Code::from_static(SESSION_CLOSED);
-            let message = "the group went on without this process, which stood still";
-            return Some(Failure::transient(code, message));
+            return Some(Failure::transient(code, "the log ended the session"));
         }
-        poll_failure(error, was_lost)
+        if let LogError::OutOfRange {
+            at, asked, start, ..
+        } = &error
+        {
+            // Behind the end there is nothing to come to: the topic is another one.
+            if asked < start && self.is_behind_its_group(at, *start).await {
+                let code = Code::from_static(SESSION_CLOSED);
+                let message = "the group went on without this process, which stood still";
+                return Some(Failure::transient(code, message));
+            }
+            let message =
+                format!("the next record of an input is not in the log any more: {error}");
+            return lasting("stage.offset.lost", message);
+        }
+        if let LogError::Damaged { .. } = &error {
+            let message = format!("a record of an input cannot be read: {error}");
+            return lasting("stage.input.damaged", message);
+        }
+        if let LogError::Stopped { .. } = &error {
+            return lasting("stage.log.stopped", error.to_string());
+        }
+        if error.class() == FailureClass::Transient {
+            tracing::warn!(%error, "the inputs of a stage cannot be read yet");
+            return None;
+        }
+        // Asking again does not help, and a stage that reads nothing must not look as if it runs.
+        Some(Failure::from(error))
     }
 
-    /// Whether the group has committed what is not in the log any more. Then only the position of this process is
-    /// old.
+    /// Whether the group has committed what is not in the log any more, so that only the position of this process is
+    /// old. If the log does not answer, a new session finds out.
     async fn is_behind_its_group(&self, at: &TopicPartition, start: Offset) -> bool {
         let asked = std::slice::from_ref(at);
-        let committed = self.recovery.log.committed(&self.group, asked).await;
-        committed.is_ok_and(|found| {
-            let next = found
-                .into_iter()
+        match self.recovery.log.committed(&self.group, asked).await {
+            Ok(found) => found
+                .iter()
                 .flatten()
-                .map(|committed| committed.next)
-                .next();
-            next.is_some_and(|next| next >= start)
-        })
+                .any(|committed| committed.next >= start),
+            Err(_) => true,
+        }
     }
 
     async fn ended(&mut self, failure: Failure) -> Failure {
@@ -397,37 +426,4 @@ async fn answer(commit: &mut Option<CommitFuture>) -> CommitEnd {
         Some(commit) => commit.await,
         None => std::future::pending().await,
     }
-}
-
-/// A failure of a poll that ends the shard; none where polling goes on.
-fn poll_failure(error: LogError, was_lost: bool) -> Option<Failure> {
-    let lasting = |code, message| {
-        let code = Code::from_static(code);
-        Some(Failure::new(FailureClass::System, code, message))
-    };
-    if let LogError::Closed = &error {
-        if was_lost {
-            let message = "another process with the same instance name took this one's place";
-            return lasting("stage.instance.taken", message.to_owned());
-        }
-        let code = Code::from_static(SESSION_CLOSED);
-        return Some(Failure::transient(code, "the log ended the session"));
-    }
-    if let LogError::OutOfRange { .. } = &error {
-        let message = format!("the next record of an input is not in the log any more: {error}");
-        return lasting("stage.offset.lost", message);
-    }
-    if let LogError::Damaged { .. } = &error {
-        let message = format!("a record of an input cannot be read: {error}");
-        return lasting("stage.input.damaged", message);
-    }
-    if let LogError::Stopped { .. } = &error {
-        return lasting("stage.log.stopped", error.to_string());
-    }
-    if error.class() == FailureClass::Transient {
-        tracing::warn!(%error, "the inputs of a stage cannot be read yet");
-        return None;
-    }
-    // Asking again does not help, and a stage that reads nothing must not look as if it runs.
-    Some(Failure::from(error))
 }
